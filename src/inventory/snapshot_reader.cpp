@@ -169,6 +169,22 @@ Status read_mig(const Session& session, nvml::Device device, Gpu& gpu) {
   return {};
 }
 
+// One of the two calls is enough: newer drivers do not answer the first.
+Status read_display(const Session& session, nvml::Device device, Gpu& gpu) {
+  std::optional<Error> error;
+  for (auto& state : {session.display_connected(device), session.display_active(device)}) {
+    if (state) {
+      gpu.display = gpu.display.value_or(false) || *state;
+    } else if (nvml::is_device_fault(state.error())) {
+      return fail(state.error());
+    } else {
+      error = state.error();
+    }
+  }
+  if (!gpu.display) gpu.not_read.emplace(GpuValue::kDisplay, *error);
+  return {};
+}
+
 Status read_fabric(const Session& session, nvml::Device device, Gpu& gpu) {
   nvml::FabricInfo fabric;
   GPULET_TRY(store_value(gpu, GpuValue::kFabric, session.fabric_info(device), fabric));
@@ -199,6 +215,7 @@ Status read_details(const Session& session, const std::vector<std::string>& sys_
   gpu.architecture = architecture_name(compute.major, compute.minor);
   GPULET_TRY(store_value(gpu, GpuValue::kMemory, session.memory_total(device), gpu.memory));
   GPULET_TRY(read_bandwidth(session, device, gpu));
+  GPULET_TRY(read_display(session, device, gpu));
   GPULET_TRY(read_mig(session, device, gpu));
   GPULET_TRY(read_links(session, device, gpu));
   return read_fabric(session, device, gpu);
@@ -301,6 +318,7 @@ void fill_values(Gpu& gpu, const Gpu& previous) {
   fill(GpuValue::kMig, &Gpu::mig_capable, &Gpu::mig_enabled, &Gpu::mig_pending, &Gpu::mig_devices);
   fill(GpuValue::kNvLinks, &Gpu::nvlinks);
   fill(GpuValue::kFabric, &Gpu::fabric);
+  fill(GpuValue::kDisplay, &Gpu::display);
   if (!gpu.not_read.contains(GpuValue::kMigAttributes)) return;
   for (auto& mig : gpu.mig_devices) fill_mig_device(mig, previous.mig_devices);
 }

@@ -252,6 +252,20 @@ Result<bool> Session::is_vgpu(Device device) const {
   return mode == NVML_GPU_VIRTUALIZATION_MODE_VGPU;
 }
 
+Result<bool> Session::display_connected(Device device) const {
+  GPULET_TRY(stale(device));
+  nvmlEnableState_t state = NVML_FEATURE_DISABLED;
+  GPULET_TRY(GPULET_NVML(nvmlDeviceGetDisplayMode, raw(device), &state));
+  return state == NVML_FEATURE_ENABLED;
+}
+
+Result<bool> Session::display_active(Device device) const {
+  GPULET_TRY(stale(device));
+  nvmlEnableState_t state = NVML_FEATURE_DISABLED;
+  GPULET_TRY(GPULET_NVML(nvmlDeviceGetDisplayActive, raw(device), &state));
+  return state == NVML_FEATURE_ENABLED;
+}
+
 Result<std::string> Session::serial(Device device) const {
   GPULET_TRY(stale(device));
   std::array<char, NVML_DEVICE_SERIAL_BUFFER_SIZE> text{};

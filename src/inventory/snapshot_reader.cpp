@@ -169,22 +169,6 @@ Status read_mig(const Session& session, nvml::Device device, Gpu& gpu) {
   return {};
 }
 
-// One of the two calls is enough: newer drivers do not answer the first.
-Status read_display(const Session& session, nvml::Device device, Gpu& gpu) {
-  std::optional<Error> error;
-  for (auto& state : {session.display_connected(device), session.display_active(device)}) {
-    if (state) {
-      gpu.display = gpu.display.value_or(false) || *state;
-    } else if (nvml::is_device_fault(state.error())) {
-      return fail(state.error());
-    } else {
-      error = state.error();
-    }
-  }
-  if (!gpu.display) gpu.not_read.emplace(GpuValue::kDisplay, *error);
-  return {};
-}
-
 Status read_fabric(const Session& session, nvml::Device device, Gpu& gpu) {
   nvml::FabricInfo fabric;
   GPULET_TRY(store_value(gpu, GpuValue::kFabric, session.fabric_info(device), fabric));
@@ -215,7 +199,7 @@ Status read_details(const Session& session, const std::vector<std::string>& sys_
   gpu.architecture = architecture_name(compute.major, compute.minor);
   GPULET_TRY(store_value(gpu, GpuValue::kMemory, session.memory_total(device), gpu.memory));
   GPULET_TRY(read_bandwidth(session, device, gpu));
-  GPULET_TRY(read_display(session, device, gpu));
+  GPULET_TRY(store_value(gpu, GpuValue::kDisplay, session.display_attached(device), gpu.display));
   GPULET_TRY(read_mig(session, device, gpu));
   GPULET_TRY(read_links(session, device, gpu));
   return read_fabric(session, device, gpu);

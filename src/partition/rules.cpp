@@ -125,6 +125,22 @@ std::map<DeviceUuid, std::string> excluded_gpus(const inventory::Snapshot& snaps
   return excluded;
 }
 
+std::map<DeviceUuid, std::string> mark_excluded_gpus(inventory::Snapshot& snapshot,
+                                                     const config::Config& config,
+                                                     const std::map<std::string, std::string>& labels) {
+  auto excluded = excluded_gpus(snapshot, config, labels);
+  for (auto& gpu : snapshot.gpus) {
+    const auto found = excluded.find(gpu.uuid);
+    gpu.excluded = found == excluded.end() ? std::string() : found->second;
+  }
+  return excluded;
+}
+
+bool selects_by_display(const config::Config& config) {
+  return std::ranges::any_of(config.gpulet.partition,
+                             [](const auto& rule) { return rule.display.has_value(); });
+}
+
 namespace {
 
 using config::SharingStrategy;

@@ -38,6 +38,14 @@ std::map<DeviceUuid, std::string> excluded_gpus(const inventory::Snapshot& snaps
                                                 const config::Config& config,
                                                 const std::map<std::string, std::string>& labels);
 
+// Sets Gpu::excluded of every GPU. Returns the same.
+std::map<DeviceUuid, std::string> mark_excluded_gpus(inventory::Snapshot& snapshot,
+                                                     const config::Config& config,
+                                                     const std::map<std::string, std::string>& labels);
+
+// Whether a rule depends on Gpu::display, which changes without a notice by the driver.
+bool selects_by_display(const config::Config& config);
+
 //
 
 // The resources of one GPU by name, each with only its devices. Empty, with a Note, if the GPU does not match

@@ -180,7 +180,7 @@ TEST(Partition, Devices) {
     EXPECT_EQ(error_of(ref),
               at + "expected an index, a range such as 0-3, GPU-… or a PCI address, found '" + ref + "'");
   }
-  EXPECT_EQ(error_of("\"\"").substr(0, at.size() + 17), at + "expected an index,");
+  EXPECT_EQ(error_of("\"\"").substr(0, at.size() + 17), at + "expected an index");
   for (const std::string ref : {"GPU-7", "GPU-", "GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1fg"}) {
     EXPECT_EQ(error_of(ref),
               at + "expected a UUID such as GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0, found '" + ref + "'");

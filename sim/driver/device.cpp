@@ -293,11 +293,12 @@ nvmlReturn_t nvmlDeviceGetDisplayMode(nvmlDevice_t device, nvmlEnableState_t* mo
   const GpuCall call(device);
   if (const auto error = call.entry_error(mode)) return error;
   if (driver_branch(call.machine()) >= kBranch580) return NVML_ERROR_DEPRECATED;
-  *mode = NVML_FEATURE_DISABLED;
+  *mode = static_cast<nvmlEnableState_t>(call.gpu_state().display_connected);
   return NVML_SUCCESS;
 }
 nvmlReturn_t nvmlDeviceGetDisplayActive(nvmlDevice_t device, nvmlEnableState_t* active) {
-  return report_disabled(device, active);
+  return get(device, active,
+             [](const Gpu& gpu) { return static_cast<nvmlEnableState_t>(gpu.display_active); });
 }
 nvmlReturn_t nvmlDeviceGetAccountingMode(nvmlDevice_t device, nvmlEnableState_t* mode) {
   return report_disabled(device, mode);

@@ -298,7 +298,8 @@ struct Gpu {
   std::int32_t power_limit_default_mw;
   std::int32_t power_limit_min_mw;
   std::int32_t power_limit_max_mw;
-  std::int32_t padding2;
+  std::uint16_t display_connected;  // NVML_FEATURE_ENABLED: a screen
+  std::uint16_t display_active;     // NVML_FEATURE_ENABLED: a display server
   std::uint64_t energy_mj;        // up to energy_since_ns, from then on power_usage_mw
   std::uint64_t energy_since_ns;  // CLOCK_MONOTONIC
   std::uint64_t violation_power_ns;

@@ -42,4 +42,22 @@ bool is_qualified_name(std::string_view text) {
          std::ranges::all_of(text, is_inner);
 }
 
+std::string label_characters(std::string_view raw) {
+  std::string kept;
+  std::size_t end = 0;  // after the last letter or digit
+  bool blank = false;
+  for (const char c : raw) {
+    if (c == ' ') {
+      blank = true;
+    } else if (is_letter(c) || (!kept.empty() && (c == '-' || c == '_' || c == '.'))) {
+      if (blank && !kept.empty()) kept += '-';
+      blank = false;
+      kept += c;
+      if (is_letter(c)) end = kept.size();
+    }
+  }
+  kept.resize(end);
+  return kept;
+}
+
 }  // namespace gpulet

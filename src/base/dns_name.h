@@ -3,6 +3,7 @@
 // and IsQualifiedName.
 #pragma once
 
+#include <string>
 #include <string_view>
 
 namespace gpulet {
@@ -18,5 +19,9 @@ bool is_dns_subdomain(std::string_view text);
 // The key of a label, an annotation or a taint: "gpulet.io/not-ready". A name of at most 63 letters, digits,
 // '-', '_' and '.', with a letter or digit at both ends; before it, if there is one, a subdomain and a '/'.
 bool is_qualified_name(std::string_view text);
+
+// A text with the characters of a label's value only: '-' for spaces, nothing for others, a letter or digit at
+// both ends. Of any length: "NVIDIA A100-SXM4-40GB" → "NVIDIA-A100-SXM4-40GB".
+std::string label_characters(std::string_view raw);
 
 }  // namespace gpulet

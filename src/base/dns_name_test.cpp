@@ -40,5 +40,15 @@ TEST(DnsName, QualifiedNamesAreKeysOfLabelsAndTaints) {
     EXPECT_FALSE(is_qualified_name(text)) << text;
 }
 
+TEST(DnsName, LabelCharacters) {
+  for (const auto& [raw, kept] : std::vector<std::pair<std::string, std::string>>{
+           {"NVIDIA A100-SXM4-40GB", "NVIDIA-A100-SXM4-40GB"},
+           {"NVIDIA RTX 6000 Ada (x)", "NVIDIA-RTX-6000-Ada-x"},
+           {"  -.a  b_ ", "a-b"},
+           {"*", ""},
+           {"", ""}})
+    EXPECT_EQ(label_characters(raw), kept) << raw;
+}
+
 }  // namespace
 }  // namespace gpulet

@@ -152,6 +152,8 @@ Member mode_member(const Mig& mig) {
   return {"mig", std::move(node)};
 }
 
+Member mode_member(const Exclude&) { return {"exclude", bool_node(true)}; }
+
 YamlNode gpus_node(const GpuSelection& gpus) {
   if (const auto* count = std::get_if<DeviceCount>(&gpus)) return number_node(count->count);
   const auto* refs = std::get_if<GpuRefs>(&gpus);
@@ -171,6 +173,7 @@ YamlNode partition_node(const std::vector<PartitionRule>& rules, const std::stri
     if (rule.model) item.add("model", YamlNode::text(*rule.model));
     if (const auto& label = rule.node_label)
       item.add("nodeLabel", YamlNode::text(label->key + (label->value ? "=" + *label->value : "")));
+    if (rule.display) item.add("display", bool_node(*rule.display));
     auto [key, mode] = std::visit([](const auto& one) { return mode_member(one); }, rule.mode);
     item.add(key, std::move(mode)).comment = item.comment;
   }

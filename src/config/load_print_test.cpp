@@ -45,6 +45,8 @@ gpulet:
   - {devices: [6], mps: {shares: [60, {memory: 40, threads: 30, name: small}]}}
   - {devices: 1, mps: {replicas: 4, name: gpu.quarter, failRequestsGreaterThanOne: false}}
   - {devices: [8], mig: {layout: all-balanced}}
+  - {devices: [9, "0000:1B:00.0"], exclude: true}
+  - {model: "*T400*", display: true, exclude: true}
   - nodeLabel: cut
     mig: {devices: {1g.10gb: 7}, strategy: single, name: slice}
 )";

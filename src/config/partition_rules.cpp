@@ -30,9 +30,13 @@ std::optional<unsigned> read_number(const Node& node, const std::string& field, 
   return std::nullopt;
 }
 
-// "3", "0-3", "GPU-…".
+// "3", "0-3", "GPU-…", "0000:1b:00.0".
 std::optional<GpuRef> parse_gpu_ref(const std::string& text) {
   GpuRef ref;
+  if (const auto pci = inventory::PciAddress::from_text(text)) {
+    ref.pci = *pci;
+    return ref;
+  }
   if (text::starts_with(text, "GPU-")) {
     if (!is_hexadecimal_uuid(text.substr(4))) return std::nullopt;
     ref.uuid = DeviceUuid(text);
@@ -47,16 +51,28 @@ std::optional<GpuRef> parse_gpu_ref(const std::string& text) {
   return ref;
 }
 
+// What is wrong with an entry of the list.
+std::string ref_problem(const Node& item) {
+  if (item.kind == NodeKind::kScalar) {
+    const auto& text = item.scalar;
+    const std::string found = ", found '" + text.substr(0, 64) + "'";
+    if (text::starts_with(text, "GPU-"))
+      return "expected a UUID such as GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0" + found;
+    const auto colons = std::ranges::count(text, ':');
+    if (colons > 1 || (colons == 1 && text.find('.') != std::string::npos))
+      return "expected a PCI address such as 0000:1b:00.0" + found;
+    if (colons == 1 || text::starts_with(text, "MIG-"))
+      return "a rule selects whole GPUs, not a MIG device: " + text.substr(0, 64);
+  }
+  return expected_but_found("an index, a range such as 0-3, GPU-… or a PCI address", item);
+}
+
 std::optional<GpuSelection> read_gpu_list(const Node& node, const std::string& field, Problems& problems) {
   GpuRefs refs;
   for (const auto& item : node.items) {
     const auto ref = item.kind == NodeKind::kScalar ? parse_gpu_ref(item.scalar) : std::nullopt;
     if (!ref) {
-      const bool mig = item.kind == NodeKind::kScalar &&
-                       (text::starts_with(item.scalar, "MIG-") || item.scalar.find(':') != std::string::npos);
-      problems.add_error(item.position, field,
-                         mig ? "a rule selects whole GPUs, not a MIG device: " + item.scalar.substr(0, 64)
-                             : expected_but_found("an index, a range such as 0-3, or GPU-…", item));
+      problems.add_error(item.position, field, ref_problem(item));
       return std::nullopt;
     }
     refs.push_back(*ref);
@@ -83,12 +99,13 @@ std::optional<GpuSelection> read_gpu_selection(const Node& node, const std::stri
   return std::nullopt;
 }
 
+const std::vector<std::string> kModes = {"whole", "timeSlicing", "mps", "mig", "exclude"};
+
 class RuleReader {
  public:
   RuleReader(const Node& node, const std::string& path, Problems& problems)
       : node_(node),
-        fields_(node, path, {"devices", "model", "nodeLabel", "whole", "timeSlicing", "mps", "mig"},
-                problems),
+        fields_(node, path, known_keys(), problems),
         path_(path),
         problems_(problems) {}
 
@@ -102,11 +119,19 @@ class RuleReader {
     if (const auto* node = fields_["model"])
       rule.model = read_text(*node, fields_.field_path("model"), problems_);
     if (const auto* node = fields_["nodeLabel"]) read_label(*node, rule);
+    if (const auto* node = fields_["display"])
+      rule.display = read_bool(*node, fields_.field_path("display"), problems_);
     read_mode(rule);
     return rule;
   }
 
  private:
+  static std::vector<std::string> known_keys() {
+    std::vector<std::string> keys = {"devices", "model", "nodeLabel", "display"};
+    keys.insert(keys.end(), kModes.begin(), kModes.end());
+    return keys;
+  }
+
   void add_rule_error(const Node& node, const std::string& field, const std::string& message) {
     problems_.add_error(node.position, field, message);
   }
@@ -125,11 +150,10 @@ class RuleReader {
     // `whole:` without a value means `whole: {}`.
     std::vector<const yaml::Entry*> given;
     for (const auto& entry : node_.entries) {
-      for (const auto* key : {"whole", "timeSlicing", "mps", "mig"}) {
-        if (entry.key == key) given.push_back(&entry);
-      }
+      if (std::ranges::count(kModes, entry.key) != 0) given.push_back(&entry);
     }
-    if (given.empty()) return add_rule_error(node_, path_, "expected one of whole, timeSlicing, mps and mig");
+    if (given.empty())
+      return add_rule_error(node_, path_, "expected one of whole, timeSlicing, mps, mig and exclude");
     if (given.size() > 1) {
       return problems_.add_error(
           given[1]->position, path_,
@@ -139,6 +163,10 @@ class RuleReader {
     const std::string field = fields_.field_path(key);
     if (node.kind == NodeKind::kNull && key != "whole") {
       problems_.add_error(position, field, "no value");
+    } else if (key == "exclude") {
+      const auto value = read_bool(node, field, problems_);
+      if (value && !*value) add_rule_error(node, field, expected_but_found("true", node));
+      rule.mode = Exclude{};
     } else if (node.kind == NodeKind::kNull ||
                expect_kind(NodeKind::kMapping, "a mapping", node, field, problems_)) {
       if (key == "whole") read_whole(node, field, rule);

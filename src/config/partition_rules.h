@@ -1,6 +1,6 @@
-// `gpulet.partition`: a list of rules that decides how each GPU is offered. The first rule that selects a GPU
-// applies; GPUs without a rule follow `flags` and `sharing`. Plain values and their reader; partition/rules.h
-// applies them.
+// `gpulet.partition`: a list of rules that decides how each GPU is offered, or that it is withheld. The first
+// rule that selects a GPU applies; GPUs without a rule follow `flags` and `sharing`. Plain values and their
+// reader; partition/rules.h applies them.
 #pragma once
 
 #include <map>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "inventory/snapshot.h"
 
 namespace gpulet::config {
 
@@ -29,12 +30,15 @@ struct DeviceCount {
   friend bool operator==(const DeviceCount&, const DeviceCount&) = default;
 };
 
-// "3", "0-3" or "GPU-…": GPUs by the driver's index, or one by UUID.
+// "3", "0-3", "GPU-…" or "0000:1b:00.0": GPUs by the driver's index, or one by UUID or PCI address.
 struct GpuRef {
   unsigned first = 0, last = 0;
-  DeviceUuid uuid;  // if set, only this GPU
+  DeviceUuid uuid;                                 // if set, only this GPU
+  std::optional<inventory::PciAddress> pci = {};  // if set, only this GPU
+  bool is_range() const { return uuid.empty() && !pci; }
   std::string ref_text() const {
     if (!uuid.empty()) return uuid.str();
+    if (pci) return pci->sysfs_text();
     return std::to_string(first) + (last != first ? "-" + std::to_string(last) : "");
   }
   friend bool operator==(const GpuRef&, const GpuRef&) = default;
@@ -110,14 +114,21 @@ struct Mig {
   friend bool operator==(const Mig&, const Mig&) = default;
 };
 
+// Withheld from Kubernetes: in no resource, no ResourceSlice and no label, and its MIG state is left alone.
+struct Exclude {
+  friend bool operator==(const Exclude&, const Exclude&) = default;
+};
+
 struct PartitionRule {
   GpuSelection devices = AllDevices{};
-  std::optional<std::string> model;  // a pattern as in resources.gpus[]
+  std::optional<std::string> model;  // a pattern as in resources.gpus[], for the driver's or the label's form
   std::optional<NodeLabel> node_label;
-  std::variant<Whole, TimeSlicing, Mps, Mig> mode;
+  std::optional<bool> display;  // whether a display is attached; a GPU of which that is unknown has neither
+  std::variant<Whole, TimeSlicing, Mps, Mig, Exclude> mode;
   std::string position;  // "file:line:column", for messages; not compared
   friend bool operator==(const PartitionRule& a, const PartitionRule& b) {
-    return a.devices == b.devices && a.model == b.model && a.node_label == b.node_label && a.mode == b.mode;
+    return a.devices == b.devices && a.model == b.model && a.node_label == b.node_label &&
+           a.display == b.display && a.mode == b.mode;
   }
 };
 

@@ -87,15 +87,20 @@ TEST(Partition, DocumentationExamplesAreValid) {
   const auto page = read_file("docs/partition.md");
   ASSERT_TRUE(page) << page.error().full_message();
   const std::string open = "```yaml\n";
-  const auto begin = page->find(open) + open.size();
-  const auto read = good(file_source(page->substr(begin, page->find("```", begin) - begin)));
-  ASSERT_EQ(read.size(), 4u);
+  std::vector<PartitionRule> read;
+  for (auto at = page->find(open); at != std::string::npos; at = page->find(open, at)) {
+    at += open.size();
+    const auto rules = good(file_source(page->substr(at, page->find("```", at) - at)));
+    read.insert(read.end(), rules.begin(), rules.end());
+  }
+  ASSERT_EQ(read.size(), 7u);
   EXPECT_EQ(std::get<Mig>(read[3].mode).layout, "all-balanced");
+  for (std::size_t i = 4; i < 7; ++i) EXPECT_TRUE(std::holds_alternative<Exclude>(read[i].mode));
 }
 
 TEST(Partition, RuleHasOneAction) {
   EXPECT_EQ(only_error_of(rules("- devices: [0]")),
-            "x.yaml:3:5: gpulet.partition[0]: expected one of whole, timeSlicing, mps and mig");
+            "x.yaml:3:5: gpulet.partition[0]: expected one of whole, timeSlicing, mps, mig and exclude");
   EXPECT_EQ(only_error_of(rules("- whole: {}\n  mig: {layout: all}")),
             "x.yaml:4:5: gpulet.partition[0]: mig together with whole: a rule has exactly one of them");
   EXPECT_EQ(only_error_of(rules("- mps: {}")),
@@ -167,12 +172,22 @@ TEST(Partition, ReplicasAndShares) {
 }
 
 TEST(Partition, Devices) {
-  for (const auto* ref : {"3-0", "0-", "-3", "a-b", "0-3-5", "0-1024", "GPU-7", "1.5", "\"\""}) {
-    const auto error = only_error_of(rules("- devices: [" + std::string(ref) + "]\n  whole: {}"));
-    EXPECT_EQ(
-        error.substr(0, 99),
-        "x.yaml:3:15: gpulet.partition[0].devices: expected an index, a range such as 0-3, or GPU-…, found")
-        << ref;
+  const auto error_of = [](const std::string& ref) {
+    return only_error_of(rules("- devices: [" + ref + "]\n  whole: {}"));
+  };
+  const std::string at = "x.yaml:3:15: gpulet.partition[0].devices: ";
+  for (const std::string ref : {"3-0", "0-", "-3", "a-b", "0-3-5", "0-1024", "1.5"}) {
+    EXPECT_EQ(error_of(ref),
+              at + "expected an index, a range such as 0-3, GPU-… or a PCI address, found '" + ref + "'");
+  }
+  EXPECT_EQ(error_of("\"\"").substr(0, at.size() + 17), at + "expected an index");
+  for (const std::string ref : {"GPU-7", "GPU-", "GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1fg"}) {
+    EXPECT_EQ(error_of(ref),
+              at + "expected a UUID such as GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0, found '" + ref + "'");
+  }
+  for (const std::string ref : {"0000:1b:00", "0000:1b:20.0", "0000:1b:00.8", "1b:00.0", "0000:1b:00.0.0",
+                                "000000000:1b:00.0", "0000:xx:00.0"}) {
+    EXPECT_EQ(error_of(ref), at + "expected a PCI address such as 0000:1b:00.0, found '" + ref + "'");
   }
   EXPECT_EQ(only_error_of(rules("- devices: [0:1]\n  whole: {}")),
             "x.yaml:3:15: gpulet.partition[0].devices: a rule selects whole GPUs, not a MIG device: 0:1");
@@ -191,6 +206,47 @@ TEST(Partition, Devices) {
         << label;
   }
   EXPECT_EQ(parse_node_label("pool="), (NodeLabel{"pool", ""}));
+}
+
+TEST(Partition, ExcludeAndItsSelectors) {
+  const auto read = good(rules("- devices: [7, \"0000:1b:00.0\", 00000001:C1:00.0]\n  exclude: true\n" +
+                               std::string("- {model: NVIDIA-T400-4GB, exclude: yes}\n") +
+                               "- {display: true, exclude: true}\n" + "- {display: false, whole: {}}"));
+  ASSERT_EQ(read.size(), 4u);
+  EXPECT_EQ(read[0].mode, (decltype(read[0].mode)(Exclude{})));
+  EXPECT_EQ(read[0].devices, GpuSelection(GpuRefs{{7, 7, {}},
+                                                  {0, 0, {}, inventory::PciAddress{0, 0x1b, 0, 0}},
+                                                  {0, 0, {}, inventory::PciAddress{1, 0xc1, 0, 0}}}));
+  EXPECT_EQ(read[1].model, "NVIDIA-T400-4GB");
+  EXPECT_EQ(read[1].display, std::nullopt);
+  EXPECT_EQ(read[2].display, true);
+  EXPECT_EQ(read[3].display, false);
+
+  EXPECT_EQ(only_error_of(rules("- exclude: false")),
+            "x.yaml:3:14: gpulet.partition[0].exclude: expected true, found 'false'");
+  EXPECT_EQ(only_error_of(rules("- exclude: {}")),
+            "x.yaml:3:14: gpulet.partition[0].exclude: expected true or false, found a mapping");
+  EXPECT_EQ(only_error_of(rules("- exclude:")), "x.yaml:3:5: gpulet.partition[0].exclude: no value");
+  EXPECT_EQ(only_error_of(rules("- exclude: true\n  whole: {}")),
+            "x.yaml:4:5: gpulet.partition[0]: whole together with exclude: a rule has exactly one of them");
+  EXPECT_EQ(only_error_of(rules("- excluded: true\n  whole: {}")),
+            "x.yaml:3:5: gpulet.partition[0]: unknown key 'excluded'; did you mean exclude?");
+  EXPECT_EQ(only_error_of(rules("- display: primary\n  exclude: true")),
+            "x.yaml:3:14: gpulet.partition[0].display: expected true or false, found 'primary'");
+}
+
+TEST(Partition, LaterRulesMayIncludeExcludedGpus) {
+  EXPECT_EQ(good(rules("- {devices: [1], exclude: true}\n- {devices: [0-3], whole: {}}")).size(), 2u);
+  EXPECT_EQ(only_error_of(rules("- {devices: [0-3], whole: {}}\n- {devices: [1], exclude: true}")),
+            "x.yaml:4:5: gpulet.partition: GPU 1 already has a rule at x.yaml:3:5");
+  const std::string pci = "\"0000:1b:00.0\"";
+  EXPECT_EQ(only_error_of(rules("- {devices: [" + pci + ", 00000000:1B:00.0], exclude: true}")),
+            "x.yaml:3:5: gpulet.partition: GPU 0000:1b:00.0 is listed twice");
+  EXPECT_EQ(good(rules("- {devices: [0, " + pci + "], exclude: true}")).size(), 1u) << "no index: unknown";
+  EXPECT_TRUE(load(rules("- {display: true, exclude: true}\n- {whole: {}}"))->warnings.empty());
+  EXPECT_EQ(load(rules("- {exclude: true}\n- {display: true, whole: {}}"))->warnings,
+            std::vector<std::string>{"x.yaml:4:5: gpulet.partition: this rule can never apply: the rule at "
+                                     "x.yaml:3:5 selects all its GPUs"});
 }
 
 TEST(Partition, MigProfiles) {

@@ -226,17 +226,18 @@ bool exclusive(const PartitionRule& a, const PartitionRule& b) {
          b.node_label->value && *a.node_label->value != *b.node_label->value;
 }
 
-// Whether `earlier` applies wherever `later` does, as far as model and label go.
+// Whether `earlier` applies wherever `later` does, as far as model, label and display go.
 bool covers(const PartitionRule& earlier, const PartitionRule& later) {
   return (!earlier.model || earlier.model == later.model) &&
-         (!earlier.node_label || earlier.node_label == later.node_label);
+         (!earlier.node_label || earlier.node_label == later.node_label) &&
+         (!earlier.display || earlier.display == later.display);
 }
 
 std::optional<std::string> common(std::span<const GpuRef> a, std::span<const GpuRef> b) {
   for (const auto& one : a) {
     for (const auto& other : b) {
-      if (one.uuid != other.uuid) continue;
-      if (!one.uuid.empty()) return one.uuid.str();
+      if (one.uuid != other.uuid || one.pci != other.pci) continue;
+      if (!one.is_range()) return one.ref_text();
       const auto first = std::max(one.first, other.first);
       if (first <= std::min(one.last, other.last)) return std::to_string(first);
     }
@@ -262,6 +263,8 @@ void check_overlap(const PartitionRule& earlier, const PartitionRule& later, Pro
                          earlier.position + " selects all its GPUs");
     return;
   }
+  // A range of a later rule may include GPUs that are excluded.
+  if (std::holds_alternative<Exclude>(earlier.mode)) return;
   const auto* a = std::get_if<GpuRefs>(&earlier.devices);
   const auto* b = std::get_if<GpuRefs>(&later.devices);
   const auto gpu = a && b ? common(*a, *b) : std::nullopt;
@@ -328,6 +331,8 @@ class ResourceNameCheck {
       add_resource(std::move(made));
     }
   }
+
+  void add_resources_of(const Exclude&) {}
 
   void add_resources_of(const TimeSlicing& slicing) {
     const auto name = resource_name(slicing.name, kSharedSuffix);

@@ -330,8 +330,12 @@ CheckResult check_mig_configuration(const MigFacts& mig, const GpuFacts& gpu) {
 CheckResult check_gpu_health(const Facts& facts) {
   if (!facts.agent) return check_gpus_by_driver(facts);
   const AgentDevice *worst = nullptr, *flagged = nullptr;
-  std::size_t withdrawn = 0;
+  std::size_t withdrawn = 0, excluded = 0;
   for (const auto& device : facts.agent->devices) {
+    if (!device.excluded.empty()) {
+      ++excluded;
+      continue;
+    }
     withdrawn += device.offered ? 0 : 1;
     if (!device.offered && worst == nullptr) worst = &device;
     if (device.offered && device.state == "degraded" && flagged == nullptr) flagged = &device;
@@ -344,8 +348,9 @@ CheckResult check_gpu_health(const Facts& facts) {
     return fail_result(device_line(*worst) + others, fix(*worst));
   }
   if (flagged != nullptr) return warn_result(device_line(*flagged), fix(*flagged));
-  return pass_result("the agent reports " + text::count_text(facts.agent->devices.size(), "device") +
-                     " as healthy");
+  return pass_result("the agent reports " +
+                     text::count_text(facts.agent->devices.size() - excluded, "device") + " as healthy" +
+                     (excluded == 0 ? "" : "; rules exclude " + std::to_string(excluded)));
 }
 
 CheckResult check_mig(const Facts& facts) {
@@ -402,7 +407,7 @@ CheckResult check_processes_outside_pods(const Facts& facts) {
   if (found.empty()) return pass_result("no process outside of Pods is known to hold GPU memory");
   return warn_result(text::join_limited(found) + ", in no Pod: the GPU is the last that a container gets",
                      "end the process, or keep its GPU from Kubernetes: `gpulet cordon INDEX`, or a rule of "
-                     "gpulet.partition");
+                     "gpulet.partition with exclude");
 }
 
 CheckResult check_iommu(const Facts& facts) {

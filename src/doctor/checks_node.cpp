@@ -85,7 +85,11 @@ std::string no_devices_reason(const Facts& facts) {
   const auto& devices = facts.agent->devices;
   if (devices.empty()) return "the agent sees no GPU";
   for (const auto& device : devices) {
+    if (!device.excluded.empty()) continue;
     if (!device.offered) return device.name + " is " + device.state + ": " + device.reason;
+  }
+  for (const auto& device : devices) {
+    if (!device.excluded.empty()) return device.name + " " + device.excluded;
   }
   return "the agent offers none of " + text::count_text(devices.size(), "device") +
          " (MIG strategy, or MIG without instances)";

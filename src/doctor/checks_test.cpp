@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "base/text.h"
 #include "doctor/test_facts.h"
 #include "nvml/usage.h"
 
@@ -320,6 +321,25 @@ TEST(Checks, InItsPodTheAgentIsBelieved) {
             std::string("the agent has driver ") + kVersion +
                 " and offers its GPUs (not in this container: /dev/nvidia-uvm)");
   EXPECT_EQ(result_of(facts, "plugin").found, "the agent serves nvidia.com/gpu");
+}
+
+TEST(Checks, AnExcludedGpuIsNoFault) {
+  auto facts = facts_of_agent_pod();
+  auto& devices = facts.agent->devices;
+  devices[0].offered = false;
+  devices[0].excluded = "is excluded by the rule at x.yaml:3:5";
+  const auto gpus = result_of(facts, "gpus");
+  EXPECT_EQ(gpus.verdict, Verdict::kPass);
+  EXPECT_EQ(gpus.found, "the agent reports " + text::count_text(devices.size() - 1, "device") +
+                            " as healthy; rules exclude 1");
+  auto all = healthy_facts();
+  for (auto& device : all.agent->devices) {
+    device.offered = false;
+    device.excluded = "is excluded by the rule at x.yaml:3:5";
+  }
+  (*all.kubelet.allocatable)["nvidia.com/gpu"] = 0;
+  const auto found = result_of(all, "resource").found;
+  EXPECT_NE(found.find("GPU 0 is excluded by the rule at x.yaml:3:5"), std::string::npos) << found;
 }
 
 TEST(Checks, AnAgentThatOffersNothingProvesNothing) {

@@ -120,6 +120,7 @@ struct AgentDevice {
   std::string uuid, state, reason;
   bool offered = true;
   std::string resource;  // empty: offered by none
+  std::string excluded{};  // why a rule withholds it: "is excluded by the rule at x.yaml:3:5"
 };
 struct AgentFault {
   std::string fault_class, text, effect;  // "pcie-width", "PCIe lanes are missing: 8 of 16", "flag"
@@ -133,7 +134,7 @@ struct AgentGpu {
   // Why the agent does not read a source ("pcie") of this GPU; nullopt: not reported, by an agent that has
   // just started or is older.
   std::optional<std::map<std::string, std::string>> unread;
-  // Processes of no Pod that hold its memory: "process 812 (python3) holds 20000 MiB".
+  // Processes of no Pod that hold its memory, unless it is excluded: "process 812 (python3) holds 20000 MiB".
   std::vector<std::string> outside_pods{};
 };
 struct AgentFacts {

@@ -162,7 +162,8 @@ AgentDevice parse_agent_device(const json& object, std::string name) {
                      .state = json_text(json_member(object, "state")),
                      .reason = json_text(json_member(object, "reason")),
                      .offered = true,
-                     .resource = json_text(json_member(object, "resource"))};
+                     .resource = json_text(json_member(object, "resource")),
+                     .excluded = json_text(json_member(object, "excluded"))};
   const auto& offered = json_member(object, "offered");
   device.offered = offered.is_boolean() ? offered.get<bool>() : is_offered_state(device.state);
   return device;
@@ -202,6 +203,7 @@ std::optional<AgentGpu> parse_agent_gpu(const json& object) {
     for (const auto& one : unread)
       gpu.unread->emplace(json_text(json_member(one, "source")), json_text(json_member(one, "reason")));
   }
+  if (!json_member(object, "excluded").is_null()) return gpu;  // no Pod is to use it
   for (const auto& one : json_member(object, "outside_pods")) gpu.outside_pods.push_back(process_text(one));
   return gpu;
 }
@@ -283,9 +285,13 @@ Result<AgentFacts> parse_agent_page(const std::string& document, std::string& co
     agent.devices.push_back(parse_agent_device(gpu, "GPU " + index_text(gpu)));
     if (auto known = parse_agent_gpu(gpu)) agent.gpus.push_back(std::move(*known));
     const auto& devices = json_member(json_member(gpu, "mig"), "devices");
-    for (const auto& device : devices)
+    const std::string excluded = agent.devices.back().excluded;
+    for (const auto& device : devices) {
       agent.devices.push_back(
           parse_agent_device(device, "MIG " + index_text(gpu) + ":" + index_text(device)));
+      agent.devices.back().excluded = excluded;
+      if (!excluded.empty()) agent.devices.back().offered = false;
+    }
   }
   for (const auto& event : json_member(node, "events")) {
     const auto message = json_text(json_member(event, "message"));

@@ -5,6 +5,23 @@
 namespace gpulet::doctor {
 namespace {
 
+TEST(AgentProbe, MigDevicesAreExcludedWithTheirGpu) {
+  std::string config;
+  const auto agent = parse_agent_page(
+      R"({"version":"0.1.0","gpus":[{"index":0,"uuid":"GPU-a","state":"healthy","offered":false,
+    "excluded":"is excluded by the rule at x.yaml:3:5","reason":"","outside_pods":[{"pid":813}],
+    "mig":{"devices":[{"index":1,"state":"healthy"}]}}]})",
+      config);
+  ASSERT_TRUE(agent) << agent.error().full_message();
+  ASSERT_EQ(agent->devices.size(), 2u);
+  for (const auto& device : agent->devices) {
+    EXPECT_FALSE(device.offered);
+    EXPECT_EQ(device.excluded, "is excluded by the rule at x.yaml:3:5");
+  }
+  ASSERT_EQ(agent->gpus.size(), 1u);
+  EXPECT_TRUE(agent->gpus[0].outside_pods.empty());
+}
+
 TEST(AgentProbe, ParsesKnownFields) {
   std::string config;
   const auto agent = parse_agent_page(

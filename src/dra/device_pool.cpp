@@ -64,6 +64,7 @@ class PoolBuilder {
     if (const auto withdrawn = input_.withdrawn.find(gpu.uuid); withdrawn != input_.withdrawn.end()) {
       return add_note(gpu.uuid.str(), withdrawn->second);
     }
+    if (!gpu.excluded.empty()) return add_note(gpu.uuid.str(), gpu.excluded);
     if (!has_device_name(gpu)) {
       return add_note(gpu.uuid.str(), "has no name: the number of its device node is unknown");
     }

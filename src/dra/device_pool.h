@@ -54,9 +54,9 @@ struct DevicePool {
 };
 
 // Every name is a DNS label and occurs once; each device of a type has the same attributes, except numaNode
-// and pcieRoot where the host does not report them. Left out, with a note: a GPU without a UUID or with an
-// unknown minor, one that is partitioned and has no MIG device, a compute instance that is only a part of
-// its GPU instance, and a MIG device whose placement the driver does not report. Pure.
+// and pcieRoot where the host does not report them. Left out, with a note: an excluded GPU, a GPU without a
+// UUID or with an unknown minor, one that is partitioned and has no MIG device, a compute instance that is
+// only a part of its GPU instance, and a MIG device whose placement the driver does not report. Pure.
 DevicePool make_device_pool(const PoolInput& input);
 
 // Whether a device of this GPU can be named: its UUID and the number of its device node are known.

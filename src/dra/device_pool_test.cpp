@@ -97,6 +97,18 @@ TEST(DevicePool, LeavesOutWhatHasNoUnambiguousName) {
                 "GPU-6" + reason + "is offered by the device plugin"}));
 }
 
+TEST(DevicePool, ExcludedGpusAndTheirMigDevicesAreLeftOut) {
+  std::vector<inventory::Gpu> gpus{make_gpu(0), make_gpu(1), make_partitioned_gpu(2, 2), make_gpu(3)};
+  const auto all = make_pool(gpus);
+  const std::string why = "is excluded by the rule at x.yaml:3:5";
+  for (const std::size_t i : {1u, 2u}) gpus[i].excluded = why;
+  const auto pool = make_pool(gpus);
+  EXPECT_EQ(names(pool), "gpu-0 gpu-3");
+  EXPECT_EQ(pool.notes, (std::vector<std::string>{"GPU-1 is not offered by claims: it " + why,
+                                                  "GPU-2 is not offered by claims: it " + why}));
+  for (const auto& offered : pool.devices) EXPECT_EQ(offered, *all.find(offered.device.name));
+}
+
 TEST(DevicePool, AnUnreadableGpuWithANameStays) {
   auto lost = make_gpu(0);
   lost.unreadable = Error(Code::kDeviceLost, "lost");

@@ -108,7 +108,8 @@ enum class GpuValue {
   kMig,
   kMigAttributes,
   kNvLinks,
-  kFabric
+  kFabric,
+  kDisplay
 };
 
 struct Gpu {
@@ -118,6 +119,8 @@ struct Gpu {
   // Why the driver returned no such value: the member has that of the previous snapshot, or its default.
   std::map<GpuValue, Error> not_read{};
   Health health;
+  // Why a rule withholds it from Kubernetes: "is excluded by the rule at x.yaml:3:5"; set by the agent.
+  std::string excluded{};
 
   std::string model;         // "NVIDIA H100 80GB HBM3"
   std::string brand;         // "NVIDIA", "Tesla", …
@@ -134,6 +137,9 @@ struct Gpu {
   bool vgpu_known = false;  // whether a GPU without `vgpu` is certainly not virtual
   std::string serial;
   std::optional<int> numa_node;  // absent when the kernel says -1 or nothing
+
+  // Whether a screen is connected or a display initialised; absent where the driver reports neither.
+  std::optional<bool> display;
 
   bool mig_capable = false;
   bool mig_enabled = false;            // the mode in force

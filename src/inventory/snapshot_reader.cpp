@@ -199,6 +199,7 @@ Status read_details(const Session& session, const std::vector<std::string>& sys_
   gpu.architecture = architecture_name(compute.major, compute.minor);
   GPULET_TRY(store_value(gpu, GpuValue::kMemory, session.memory_total(device), gpu.memory));
   GPULET_TRY(read_bandwidth(session, device, gpu));
+  GPULET_TRY(store_value(gpu, GpuValue::kDisplay, session.display_attached(device), gpu.display));
   GPULET_TRY(read_mig(session, device, gpu));
   GPULET_TRY(read_links(session, device, gpu));
   return read_fabric(session, device, gpu);
@@ -301,6 +302,7 @@ void fill_values(Gpu& gpu, const Gpu& previous) {
   fill(GpuValue::kMig, &Gpu::mig_capable, &Gpu::mig_enabled, &Gpu::mig_pending, &Gpu::mig_devices);
   fill(GpuValue::kNvLinks, &Gpu::nvlinks);
   fill(GpuValue::kFabric, &Gpu::fabric);
+  fill(GpuValue::kDisplay, &Gpu::display);
   if (!gpu.not_read.contains(GpuValue::kMigAttributes)) return;
   for (auto& mig : gpu.mig_devices) fill_mig_device(mig, previous.mig_devices);
 }

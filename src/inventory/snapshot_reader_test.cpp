@@ -62,6 +62,46 @@ TEST(SnapshotReader, ReadsAnH100) {
   for (const auto& link : gpu.nvlinks) EXPECT_EQ(link.kind, NvLinkRemote::kSwitch);
 }
 
+TEST(SnapshotReader, DisplayIsAScreenOrAServer) {
+  FakeDriver machine("hgx-h100");
+  EXPECT_EQ(machine.read_first_gpu(0).display, false);
+  const auto set_display = [&](std::uint16_t connected, std::uint16_t active, const char* driver) {
+    const auto state = machine.root.edit_machine();
+    sim::set_text(state->driver.version, driver);
+    state->gpus[0].display_connected = connected;
+    state->gpus[0].display_active = active;
+  };
+  struct Case {
+    const char* driver;
+    std::uint16_t connected, active;
+    bool display;
+  };
+  for (const auto& one : {Case{"570.124.06", 1, 0, true}, Case{"570.124.06", 0, 1, true},
+                          Case{"570.124.06", 0, 0, false}, Case{"580.159.04", 1, 0, false},
+                          Case{"580.159.04", 0, 1, true}}) {
+    set_display(one.connected, one.active, one.driver);
+    const auto gpu = machine.read_first_gpu(0);
+    EXPECT_EQ(gpu.display, one.display) << one.driver << one.connected << one.active;
+    EXPECT_FALSE(gpu.not_read.contains(GpuValue::kDisplay));
+  }
+  // A value that does not come back stays: an excluded GPU is not offered by a failed call.
+  Snapshot previous;
+  previous.gpus = {machine.read_first_gpu(0)};
+  {
+    const auto state = machine.root.edit_machine();
+    sim::set_text(state->answers[0].call, "nvmlDeviceGetDisplayActive");
+    state->answers[0].gpu = sim::kMaxGpus;
+    state->answers[0].nvml_return = 999;
+    state->answer_count = 1;
+  }
+  std::vector<Gpu> read{machine.read_first_gpu(0)};
+  EXPECT_EQ(read[0].display, std::nullopt);
+  EXPECT_TRUE(read[0].not_read.contains(GpuValue::kDisplay));
+  EXPECT_FALSE(read[0].unreadable);
+  fill_from_previous(read, previous);
+  EXPECT_EQ(read[0].display, true);
+}
+
 TEST(SnapshotReader, DirectLinksHaveTheRemoteGpu) {
   FakeDriver machine("dgx1-v100");
   std::map<PciAddress, unsigned> links;

@@ -8,6 +8,7 @@
 #include "base/dns_name.h"
 #include "base/text.h"
 #include "labels/models.h"
+#include "partition/rules.h"
 #include "topology/topology.h"
 
 namespace gpulet::labels {
@@ -141,22 +142,6 @@ std::string_view without_ends(std::string_view text) {
   return text;
 }
 
-// The valid characters of a value, not cut yet.
-std::string allowed_part(std::string_view raw) {
-  std::string kept;
-  bool blank = false;
-  for (const char c : raw) {
-    if (c == ' ') {
-      blank = true;
-    } else if (allowed(c)) {
-      if (blank && !kept.empty()) kept += '-';
-      blank = false;
-      kept += c;
-    }
-  }
-  return std::string(without_ends(kept));
-}
-
 }  // namespace
 
 bool is_valid_value(std::string_view value) {
@@ -168,13 +153,13 @@ bool is_valid_value(std::string_view value) {
 bool is_valid_key(std::string_view key) { return is_qualified_name(key); }
 
 std::string sanitise_value(std::string_view raw, std::string_view suffix) {
-  const std::string kept = allowed_part(raw);
+  const std::string kept = label_characters(raw);
   const auto cut = without_ends(std::string_view(kept).substr(0, kMaxLabelLength - suffix.size()));
   return std::string(without_ends(std::string(cut) + std::string(suffix)));
 }
 
 std::string sanitise_key_part(std::string_view raw, std::size_t most) {
-  const std::string kept = allowed_part(raw);
+  const std::string kept = label_characters(raw);
   if (kept.empty()) return kUnnamed;
   if (kept.size() <= most) return kept;
   const auto digits = hex_text(fnv1a_32(kept), kHashDigits);
@@ -203,8 +188,9 @@ class LabelBuilder {
  public:
   explicit LabelBuilder(const LabelInput& input)
       : input_(input),
-        models_(group_by_model(input.snapshot)),
-        sharing_(input.snapshot, input.config, input.node_labels) {}
+        excluded_(partition::excluded_gpus(input.snapshot, input.config, input.node_labels)),
+        models_(group_by_model(input.snapshot, excluded_)),
+        sharing_(input.snapshot, input.config, input.node_labels, excluded_) {}
 
   Labels build() && {
     if (models_.empty()) return {};
@@ -398,17 +384,21 @@ class LabelBuilder {
     }
   }
 
+  bool is_excluded(std::size_t gpu) const { return excluded_.contains(input_.snapshot.gpus[gpu].uuid); }
+
   std::size_t nvlink_domain() const {
     const auto topology = topology::build_topology(input_.snapshot);
     std::vector<bool> seen(topology.size, false);
     std::size_t most = 1;
     for (std::size_t start = 0; start < topology.size; ++start) {
       std::vector<std::size_t> domain;
-      if (!seen[start]) domain.push_back(start);
+      if (!seen[start] && !is_excluded(start)) domain.push_back(start);
       for (std::size_t i = 0; i < domain.size(); ++i) {
         seen[domain[i]] = true;
         for (std::size_t to = 0; to < topology.size; ++to) {
-          if (to == domain[i] || seen[to] || topology.pair_between(domain[i], to).nvlinks() == 0) continue;
+          if (to == domain[i] || seen[to] || is_excluded(to) ||
+              topology.pair_between(domain[i], to).nvlinks() == 0)
+            continue;
           seen[to] = true;
           domain.push_back(to);
         }
@@ -419,6 +409,7 @@ class LabelBuilder {
   }
 
   const LabelInput& input_;
+  ExcludedGpus excluded_;
   std::vector<Model> models_;
   SharingView sharing_;
   Labels labels_;

@@ -75,8 +75,9 @@ struct LabelInput {
   std::optional<std::int64_t> timestamp;  // nvidia.com/gfd.timestamp; nullopt: no such label
 };
 
-// Empty for a node without GPUs. An unreadable GPU counts with its last known properties; a GPU that was
-// never read does not count. Cost: that of partition::plan_resources() and topology::build().
+// Empty for a node without GPUs. They describe what is offered: a GPU that a rule excludes does not count,
+// nor do its MIG devices. An unreadable GPU counts with its last known properties; a GPU that was never read
+// does not count. Cost: that of partition::plan_resources() and topology::build().
 Labels build_labels(const LabelInput& input);
 
 // Keys and values only.

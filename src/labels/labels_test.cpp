@@ -256,6 +256,26 @@ TEST(Labels, MixedHasEachProfile) {
             "0");
 }
 
+TEST(Labels, DescribeOnlyWhatIsNotExcluded) {
+  auto snapshot = node({gpu(kL40S), gpu(kL40S), gpu(kH100), cut(kH100, {"1g.10gb"}), gpu(kL40S)});
+  const auto labels_without = [&](const std::string& rule) {
+    return labels_with(snapshot, "flags: {migStrategy: mixed}\ngpulet: {partition: [" + rule + "]}\n");
+  };
+  auto labels = labels_without("{devices: [0, 4], exclude: true}");
+  EXPECT_EQ(value(labels, "nvidia.com/gpu.count"), "2");
+  EXPECT_EQ(value(labels, "nvidia.com/gpu.product"), "NVIDIA-H100-80GB-HBM3");
+  EXPECT_EQ(value(labels, "nvidia.com/mig-1g.10gb.count"), "1");
+  EXPECT_EQ(value(labels, "gpulet.io/gpu.models"), "2");
+  EXPECT_EQ(value(labels, "gpulet.io/model.NVIDIA-L40S.count"), "1");
+
+  labels = labels_without("{model: NVIDIA-H100-80GB-HBM3, exclude: true}");
+  EXPECT_EQ(value(labels, "nvidia.com/gpu.count"), "3");
+  EXPECT_EQ(value(labels, "nvidia.com/mig-1g.10gb.count"), "(absent)");
+  EXPECT_EQ(value(labels, "gpulet.io/gpu.models"), "1");
+  EXPECT_EQ(value(labels, "gpulet.io/model.NVIDIA-H100-80GB-HBM3.count"), "(absent)");
+  EXPECT_TRUE(labels_without("{exclude: true}").empty()) << "as a node without GPUs";
+}
+
 // The labels describe the result of gpulet.partition.
 TEST(Labels, FollowPartitionRules) {
   const std::string rules =

@@ -173,6 +173,22 @@ TEST(OwnPage, DeviceStates) {
   expect_right(page);
 }
 
+TEST(OwnPage, AnExcludedGpuIsNotOfferedAndNotInQuarantine) {
+  health::HealthFeed feed;
+  feed.pass_time(10s);
+  auto view = health::build_health_view(feed.machine, feed.there, {feed.now, {}});
+  for (auto& device : view.devices) {
+    if (device.scope.gpu == kGpu) device.excluded = "is excluded by the rule at x.yaml:3:5";
+  }
+  Exposition page;
+  add_health_metrics(page, view, feed.there);
+  const std::string gpu = R"({gpu="0",UUID="GPU-0",device="nvidia0",modelName="")";
+  EXPECT_EQ(lines(page.text_format(), "gpulet_device_offered" + gpu),
+            std::vector<std::string>{"gpulet_device_offered" + gpu + "} 0"});
+  EXPECT_TRUE(lines(page.text_format(), "gpulet_device_quarantine_seconds").empty());
+  expect_right(page);
+}
+
 TEST(OwnPage, AgentMetrics) {
   AgentStats numbers{.driver_calls = 7,
                      .driver_time = 1500ms,

@@ -32,6 +32,8 @@ namespace gpulet::nvml {
   X(nvmlDeviceGetName, nullptr)                                                                  \
   X(nvmlDeviceGetBrand, nullptr)                                                                 \
   X(nvmlDeviceGetVirtualizationMode, nullptr)                                                    \
+  X(nvmlDeviceGetDisplayMode, nullptr)                                                           \
+  X(nvmlDeviceGetDisplayActive, nullptr)                                                         \
   X(nvmlDeviceGetSerial, nullptr)                                                                \
   X(nvmlDeviceGetMinorNumber, nullptr)                                                           \
   X(nvmlDeviceGetCudaComputeCapability, nullptr)                                                 \

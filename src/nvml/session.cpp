@@ -252,6 +252,15 @@ Result<bool> Session::is_vgpu(Device device) const {
   return mode == NVML_GPU_VIRTUALIZATION_MODE_VGPU;
 }
 
+Result<bool> Session::display_attached(Device device) const {
+  GPULET_TRY(stale(device));
+  nvmlEnableState_t screen = NVML_FEATURE_DISABLED, active = NVML_FEATURE_DISABLED;
+  const Status connected = GPULET_NVML(nvmlDeviceGetDisplayMode, raw(device), &screen);
+  const Status initialized = GPULET_NVML(nvmlDeviceGetDisplayActive, raw(device), &active);
+  if (!connected && !initialized) return fail(initialized.error());
+  return screen == NVML_FEATURE_ENABLED || active == NVML_FEATURE_ENABLED;
+}
+
 Result<std::string> Session::serial(Device device) const {
   GPULET_TRY(stale(device));
   std::array<char, NVML_DEVICE_SERIAL_BUFFER_SIZE> text{};

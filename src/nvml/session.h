@@ -125,6 +125,9 @@ class Session {
   Result<std::string> product_name(Device device) const;   // MIG device: "<GPU's name> MIG 1g.10gb"
   Result<std::string> product_brand(Device device) const;  // "NVIDIA", "Tesla", …: as nvidia-smi prints it
   Result<bool> is_vgpu(Device device) const;  // a hypervisor's virtual GPU, seen inside a virtual machine
+  // Whether a screen is connected, which drivers since 580 do not report, or a display is initialised. Fails
+  // if neither is known.
+  Result<bool> display_attached(Device device) const;
   Result<std::string> serial(Device device) const;
   Result<unsigned> minor_number(Device device) const;
   Result<ComputeCapability> compute_capability(Device device) const;

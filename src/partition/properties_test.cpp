@@ -34,6 +34,7 @@ Gpu any_gpu(unsigned index) {
   }
   if (*rc::gen::inRange(0, 6) == 0) made.compute_major = 7;
   if (*rc::gen::inRange(0, 4) == 0) made.health = {false, "broken"};
+  made.display = *rc::gen::element<std::optional<bool>>(std::nullopt, true, false);
   return made;
 }
 
@@ -67,7 +68,9 @@ config::Mps any_mps(std::optional<ResourceName> name) {
 }
 
 decltype(PartitionRule::mode) any_how(std::optional<ResourceName> name) {
-  switch (*rc::gen::inRange(0, 4)) {
+  switch (*rc::gen::inRange(0, 5)) {
+    case 4:
+      return config::Exclude{};
     case 0:
       return config::Whole{std::move(name)};
     case 1:
@@ -89,7 +92,10 @@ decltype(PartitionRule::mode) any_how(std::optional<ResourceName> name) {
 PartitionRule any_rule(std::size_t number) {
   PartitionRule rule;
   rule.position = "x.yaml:" + std::to_string(number + 3) + ":5";
-  switch (*rc::gen::inRange(0, 4)) {
+  switch (*rc::gen::inRange(0, 5)) {
+    case 4:
+      rule.devices = config::GpuRefs{{0, 0, {}, inventory::PciAddress{0, 0x10 + *rc::gen::inRange(0u, 9u)}}};
+      break;
     case 0:
       rule.devices = config::DeviceCount{*rc::gen::inRange(1u, 5u)};
       break;
@@ -105,6 +111,7 @@ PartitionRule any_rule(std::size_t number) {
       break;
   }
   if (*rc::gen::inRange(0, 3) == 0) rule.model = *rc::gen::element<std::string>("*T4*", "*100", "x");
+  if (*rc::gen::inRange(0, 4) == 0) rule.display = *rc::gen::arbitrary<bool>();
   if (*rc::gen::inRange(0, 4) == 0) rule.node_label = config::NodeLabel{"pool", std::string("a")};
   rule.mode = any_how(any_name());
   return rule;
@@ -140,6 +147,10 @@ NodeFacts any_facts() {
 }
 
 bool noted(const Plan& plan, const std::string& uuid) {
+  if (std::ranges::any_of(plan.remarks, [&](const Note& remark) {
+        return remark.message.find("(" + uuid + ") is excluded") != std::string::npos;
+      }))
+    return true;
   return std::ranges::any_of(plan.notes, [&](const Note& note) {
     return note.message.find("(" + uuid + ")") != std::string::npos &&
            note.message.find("it is not offered") != std::string::npos;
@@ -185,6 +196,23 @@ TEST(Properties, EveryDeviceIsOfferedOnceOrNamedInANote) {
         }
         RC_ASSERT(!owner.mig_devices.empty());
       }
+    }
+  });
+}
+
+TEST(Properties, ExcludedGpusAreInNoResource) {
+  rc::check("an excluded GPU is in no resource and has no desired MIG state", [] {
+    const auto snapshot = any_node();
+    const auto config = any_config();
+    const auto facts = any_facts();
+    const auto excluded = excluded_gpus(snapshot, config, facts.labels);
+    for (const auto& resource : plan_resources(snapshot, config, facts).resources) {
+      for (const auto& device : resource.devices) {
+        RC_ASSERT(!excluded.contains(snapshot.gpus[device.gpu].uuid));
+      }
+    }
+    for (const auto& desired : desired_mig(snapshot, config, facts.labels)) {
+      RC_ASSERT(!excluded.contains(desired.uuid));
     }
   });
 }

@@ -276,7 +276,8 @@ class ResourcePlanner {
         facts_(facts),
         strategy_(config.flags.mig_strategy),
         selection_(select_rules(snapshot, config, facts.labels)),
-        notes_(selection_.notes) {}
+        notes_(selection_.notes),
+        remarks_(selection_.remarks) {}
 
   Plan plan_all() {
     std::vector<std::size_t> gpus = usable_gpus();
@@ -301,11 +302,19 @@ class ResourcePlanner {
     Plan plan;
     for (auto& [name, resource] : resources) plan.resources.push_back(std::move(resource));
     plan.notes = std::move(notes_);
+    plan.remarks = std::move(remarks_);
     return plan;
   }
 
  private:
   void add_note(std::string message) { notes_.push_back({std::move(message)}); }
+
+  // nullptr if the GPU is not excluded.
+  const config::PartitionRule* excluding_rule(std::size_t gpu) const {
+    if (!selection_.rule[gpu]) return nullptr;
+    const auto& rule = config_.gpulet.partition[*selection_.rule[gpu]];
+    return std::holds_alternative<config::Exclude>(rule.mode) ? &rule : nullptr;
+  }
 
   // GPUs that can be offered, by index.
   std::vector<std::size_t> usable_gpus() {
@@ -320,6 +329,8 @@ class ResourcePlanner {
         add_note(display_name(gpu) + " is a display adapter: it is not offered");
       } else if (!seen.insert(gpu.uuid).second) {
         add_note(display_name(gpu) + " has the UUID of another: it is not offered");
+      } else if (const auto* rule = excluding_rule(i)) {
+        remarks_.push_back({display_name(gpu) + " is excluded by the rule at " + rule->position});
       } else if (const auto out = facts_.withdrawn.find(gpu.uuid); out != facts_.withdrawn.end()) {
         add_note(display_name(gpu) + " " + out->second + ": it is not offered");
       } else if (!selection_.rule[i] && strategy_ != MigStrategy::kNone && gpu.mig_enabled &&
@@ -388,7 +399,7 @@ class ResourcePlanner {
   Selection selection_;
   Unshared unshared_;
   std::set<DeviceUuid> migs_;
-  std::vector<Note> notes_;
+  std::vector<Note> notes_, remarks_;
 };
 
 }  // namespace

@@ -51,6 +51,7 @@ struct Note {
 struct Plan {
   std::vector<Resource> resources;  // by name; none without devices
   std::vector<Note> notes;
+  std::vector<Note> remarks;  // GPUs that a rule excludes, and rules that exclude none: for a log line
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
@@ -63,11 +64,12 @@ struct NodeFacts {
 };
 
 // Each GPU follows the first rule of gpulet.partition that selects it, else `flags` and `sharing`. Every
-// offered device is in exactly one resource. Devices that do not fit their strategy or rule are left out with
-// a Note; the others are offered (NVIDIA's plugin exits). A resource has one meaning: devices of a rule whose
-// resource already has devices with another mode, from GPUs without a rule or an earlier rule, are left out
-// with a Note. An unreadable GPU with a known UUID stays in its resource as unhealthy. A GPU whose MIG state
-// differs from its rule is left out with a Note until it matches (desired_mig).
+// offered device is in exactly one resource. Devices that do not fit their strategy or rule are left out
+// with a Note; the others are offered (NVIDIA's plugin exits). A resource has one meaning: devices of a
+// rule whose resource already has devices with another mode, from GPUs without a rule or an earlier rule,
+// are left out with a Note. An excluded GPU is in no resource. An unreadable GPU with a known UUID stays in
+// its resource as unhealthy. A GPU whose MIG state differs from its rule is left out with a Note until it
+// matches (desired_mig).
 Plan plan_resources(const inventory::Snapshot& snapshot, const config::Config& config,
                     const NodeFacts& facts = {});
 

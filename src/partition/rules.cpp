@@ -4,6 +4,7 @@
 #include <set>
 #include <variant>
 
+#include "base/dns_name.h"
 #include "config/values.h"
 #include "partition/resources.h"
 
@@ -15,6 +16,7 @@ using config::PartitionRule;
 using inventory::Gpu;
 
 bool index_list(const GpuRef& ref, const Gpu& gpu) {
+  if (ref.pci) return gpu.pci == *ref.pci;
   return ref.uuid.empty() ? ref.first <= gpu.index && gpu.index <= ref.last : ref.uuid == gpu.uuid;
 }
 
@@ -22,23 +24,42 @@ bool index_list(const GpuRef& ref, const Gpu& gpu) {
 void note_missing(const PartitionRule& rule, const inventory::Snapshot& snapshot, std::vector<Note>& notes) {
   const auto* refs = std::get_if<config::GpuRefs>(&rule.devices);
   if (!refs) return;
-  std::vector<std::string> missing;
   for (const auto& ref : *refs) {
     const auto there =
         std::ranges::count_if(snapshot.gpus, [&](const Gpu& gpu) { return index_list(ref, gpu); });
-    const unsigned wanted = ref.uuid.empty() ? ref.last - ref.first + 1 : 1;
-    if (static_cast<std::size_t>(there) < wanted) missing.push_back(ref.ref_text());
-  }
-  for (const auto& text : missing) {
-    const bool some = text.find('-') != std::string::npos && text.find("GPU-") != 0;
-    notes.push_back(
-        {rule.position + ": the node " + (some ? "does not have all of GPUs " : "has no GPU ") + text});
+    const unsigned wanted = ref.last - ref.first + 1;
+    if (static_cast<std::size_t>(there) >= wanted) continue;
+    notes.push_back({rule.position + ": the node " +
+                     (wanted > 1 ? "does not have all of GPUs " : "has no GPU ") + ref.ref_text()});
   }
 }
 
 bool listed(const PartitionRule& rule, const Gpu& gpu) {
   const auto* refs = std::get_if<config::GpuRefs>(&rule.devices);
   return !refs || std::ranges::any_of(*refs, [&](const GpuRef& ref) { return index_list(ref, gpu); });
+}
+
+// By the driver's name, or as the label nvidia.com/gpu.product has it.
+bool is_model(const std::string& pattern, const std::string& model) {
+  return matches_pattern(pattern, model) || matches_pattern(pattern, label_characters(model));
+}
+
+bool is_excluding(const PartitionRule& rule) { return std::holds_alternative<config::Exclude>(rule.mode); }
+
+// Whether the rule's conditions hold for the GPU.
+bool admits(const PartitionRule& rule, const Gpu& gpu) {
+  return listed(rule, gpu) && (!rule.model || is_model(*rule.model, gpu.model)) &&
+         (!rule.display || rule.display == gpu.display);
+}
+
+// A GPU that a rule excludes by name is offered if an earlier rule took it.
+void note_offered(const PartitionRule& rule, const Gpu& gpu, const PartitionRule& earlier,
+                  std::vector<Note>& notes) {
+  if (!is_excluding(rule) || is_excluding(earlier) ||
+      !std::holds_alternative<config::GpuRefs>(rule.devices) || !admits(rule, gpu))
+    return;
+  notes.push_back({rule.position + ": " + display_name(gpu) + " is not excluded: the earlier rule at " +
+                   earlier.position + " applies to it"});
 }
 
 }  // namespace
@@ -60,7 +81,8 @@ Selection select_rules(const inventory::Snapshot& snapshot, const config::Config
   for (std::size_t r = 0; r < rules.size(); ++r) {
     const auto& rule = rules[r];
     if (rule.node_label && !has_label(*rule.node_label, labels)) continue;
-    note_missing(rule, snapshot, selection.notes);
+    if (!is_excluding(rule)) note_missing(rule, snapshot, selection.notes);
+    bool is_used = false;
     std::size_t left = snapshot.gpus.size();
     const auto* count = std::get_if<config::DeviceCount>(&rule.devices);
     if (count) left = count->count;
@@ -68,18 +90,55 @@ Selection select_rules(const inventory::Snapshot& snapshot, const config::Config
     for (std::size_t g = 0; g < snapshot.gpus.size() && left > 0; ++g) {
       const auto& gpu = snapshot.gpus[g];
       if (gpu.uuid.empty() || is_display_adapter(gpu) || !seen.insert(gpu.uuid).second) continue;
-      if (selection.rule[g] || !listed(rule, gpu) || (rule.model && !matches_pattern(*rule.model, gpu.model)))
+      if (selection.rule[g]) {
+        note_offered(rule, gpu, rules[*selection.rule[g]], selection.notes);
         continue;
+      }
+      if (!admits(rule, gpu)) continue;
       selection.rule[g] = r;
+      is_used = true;
       --left;
     }
-    if (count && left > 0) {
+    if (is_excluding(rule)) {
+      if (!is_used) selection.remarks.push_back({rule.position + ": the rule excludes no GPU of this node"});
+    } else if (count && left > 0) {
       selection.notes.push_back({rule.position + ": " + std::to_string(count->count) +
                                  " GPUs are wanted, and " + std::to_string(count->count - left) +
                                  " are left that it applies to"});
     }
   }
   return selection;
+}
+
+std::map<DeviceUuid, std::string> excluded_gpus(const inventory::Snapshot& snapshot,
+                                                const config::Config& config,
+                                                const std::map<std::string, std::string>& labels) {
+  std::map<DeviceUuid, std::string> excluded;
+  const auto& rules = config.gpulet.partition;
+  if (std::ranges::none_of(rules, is_excluding)) return excluded;
+  const auto selection = select_rules(snapshot, config, labels);
+  for (std::size_t i = 0; i < snapshot.gpus.size(); ++i) {
+    const auto& rule = selection.rule[i];
+    if (rule && is_excluding(rules[*rule]))
+      excluded.emplace(snapshot.gpus[i].uuid, "is excluded by the rule at " + rules[*rule].position);
+  }
+  return excluded;
+}
+
+std::map<DeviceUuid, std::string> mark_excluded_gpus(inventory::Snapshot& snapshot,
+                                                     const config::Config& config,
+                                                     const std::map<std::string, std::string>& labels) {
+  auto excluded = excluded_gpus(snapshot, config, labels);
+  for (auto& gpu : snapshot.gpus) {
+    const auto found = excluded.find(gpu.uuid);
+    gpu.excluded = found == excluded.end() ? std::string() : found->second;
+  }
+  return excluded;
+}
+
+bool selects_by_display(const config::Config& config) {
+  return std::ranges::any_of(config.gpulet.partition,
+                             [](const auto& rule) { return rule.display.has_value(); });
 }
 
 namespace {
@@ -150,6 +209,8 @@ class RulePlanner {
                   (config_.gpulet.mig.manage ? "" : " (gpulet.mig.manage is false: it stays so)"));
     return false;
   }
+
+  void plan_mode(const config::Exclude&) {}
 
   void plan_mode(const config::Whole& whole) {
     if (!is_whole("whole")) return;
@@ -305,6 +366,7 @@ std::vector<DesiredMig> desired_mig(const inventory::Snapshot& snapshot, const c
     const auto& gpu = snapshot.gpus[i];
     if (!selection.rule[i] || !gpu.mig_capable) continue;
     const auto& rule = config.gpulet.partition[*selection.rule[i]];
+    if (is_excluding(rule)) continue;
     DesiredMig& wanted = desired.emplace_back();
     wanted.index = gpu.index;
     wanted.uuid = gpu.uuid;

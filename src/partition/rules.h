@@ -22,14 +22,29 @@ bool is_display_adapter(const inventory::Gpu& gpu);
 struct Selection {
   // Parallel to snapshot.gpus: the index of the GPU's rule; nullopt: none.
   std::vector<std::optional<std::size_t>> rule;
-  std::vector<Note> notes;  // GPUs that rules name and the node does not have
+  // GPUs that rules name and the node does not have, and GPUs that a rule excludes by name too late.
+  std::vector<Note> notes;
+  std::vector<Note> remarks;  // rules that exclude no GPU of the node
 };
 
 // The first rule that selects a GPU applies. A count takes GPUs by index that no earlier rule took and the
 // other conditions admit. Display adapters and GPUs without a UUID have no rule. A GPU of unknown model only
-// matches the pattern "*".
+// matches the pattern "*"; whether a display is attached is a condition only for GPUs of which it is known.
 Selection select_rules(const inventory::Snapshot& snapshot, const config::Config& config,
                        const std::map<std::string, std::string>& labels);
+
+// GPUs that a rule withholds from Kubernetes, with the reason: "is excluded by the rule at x.yaml:3:5".
+std::map<DeviceUuid, std::string> excluded_gpus(const inventory::Snapshot& snapshot,
+                                                const config::Config& config,
+                                                const std::map<std::string, std::string>& labels);
+
+// Sets Gpu::excluded of every GPU. Returns the same.
+std::map<DeviceUuid, std::string> mark_excluded_gpus(inventory::Snapshot& snapshot,
+                                                     const config::Config& config,
+                                                     const std::map<std::string, std::string>& labels);
+
+// Whether a rule depends on Gpu::display, which changes without a notice by the driver.
+bool selects_by_display(const config::Config& config);
 
 //
 
@@ -59,7 +74,7 @@ struct DesiredMig {
   friend bool operator==(const DesiredMig&, const DesiredMig&) = default;
 };
 
-// By index: every MIG-capable GPU with a UUID and a rule.
+// By index: every MIG-capable GPU with a UUID and a rule that offers it.
 std::vector<DesiredMig> desired_mig(const inventory::Snapshot& snapshot, const config::Config& config,
                                     const std::map<std::string, std::string>& labels);
 

@@ -95,6 +95,7 @@ TEST(Rules, SelectByIndexUuidModelCountAndLabel) {
   config.gpulet.partition = {{.devices = config::GpuRefs{{0, 0, DeviceUuid("GPU-4")}},
                               .model = "*A100*",
                               .node_label = config::NodeLabel{"zone", std::nullopt},
+                              .display = std::nullopt,
                               .mode = config::Whole{ResourceName("nvidia.com/e")},
                               .position = "x.yaml:3:5"}};
   EXPECT_EQ(ids(plan_resources(snapshot, config, train), "e"), "GPU-4");
@@ -213,6 +214,84 @@ TEST(Rules, ConflictingResourceNameStaysWithItsFirstUser) {
                                rules("  - {devices: [1], mig: {layout: a, strategy: single}}\n")),
                 "gpu"),
             "GPU-0");
+}
+
+TEST(Rules, ExcludeByIndexUuidAddressModelAndDisplay) {
+  auto snapshot = node({gpu(0, "NVIDIA T400 4GB"), gpu(1), gpu(2), gpu(3), gpu(4), gpu(5)});
+  snapshot.gpus[0].display = true;
+  snapshot.gpus[1].display = false;  // of the others it is unknown
+  struct Case {
+    const char* rule;
+    const char* offered;
+  };
+  const Case cases[] = {
+      {"devices: [1, 4-5]", "GPU-0 GPU-2 GPU-3"},
+      {"devices: [GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0, 3]", "GPU-0 GPU-1 GPU-2 GPU-4 GPU-5"},
+      {"devices: [\"0000:10:00.0\", 00000000:14:00.0]", "GPU-1 GPU-2 GPU-3 GPU-5"},
+      {"model: \"*T400*\"", "GPU-1 GPU-2 GPU-3 GPU-4 GPU-5"},
+      {"model: NVIDIA T400 4GB", "GPU-1 GPU-2 GPU-3 GPU-4 GPU-5"},
+      {"model: NVIDIA-T400-4GB", "GPU-1 GPU-2 GPU-3 GPU-4 GPU-5"},
+      {"model: T400", "GPU-0 GPU-1 GPU-2 GPU-3 GPU-4 GPU-5"},
+      {"display: true", "GPU-1 GPU-2 GPU-3 GPU-4 GPU-5"},
+      {"display: false", "GPU-0 GPU-2 GPU-3 GPU-4 GPU-5"},
+      {"display: true, model: \"*A100*\"", "GPU-0 GPU-1 GPU-2 GPU-3 GPU-4 GPU-5"},
+      {"nodeLabel: desktop", "GPU-0 GPU-1 GPU-2 GPU-3 GPU-4 GPU-5"},
+      {"devices: 2", "GPU-2 GPU-3 GPU-4 GPU-5"},
+      {"devices: all", ""},
+  };
+  for (const auto& one : cases) {
+    const auto config = rules(std::string("  - {") + one.rule + ", exclude: true}\n");
+    const auto made = plan_resources(snapshot, config);
+    EXPECT_EQ(ids(made, "gpu"), one.offered) << one.rule;
+    EXPECT_EQ(made.resources.size(), *one.offered == '\0' ? 0u : 1u) << one.rule;
+    EXPECT_EQ(notes(made), Notes{}) << one.rule;
+    const auto excluded = excluded_gpus(snapshot, config, {});
+    for (const auto& gpu : snapshot.gpus) {
+      const bool offered = std::string(one.offered).find(gpu.uuid.str()) != std::string::npos;
+      EXPECT_NE(excluded.contains(gpu.uuid), offered) << one.rule << " " << gpu.uuid.str();
+    }
+  }
+  EXPECT_EQ(excluded_gpus(snapshot, rules("  - {devices: [2], exclude: true}\n"), {}),
+            (std::map<DeviceUuid, std::string>{
+                {DeviceUuid("GPU-2"), "is excluded by the rule at x.yaml:3:5"}}));
+  EXPECT_EQ(ids(plan_resources(snapshot, rules("  - {nodeLabel: desktop, exclude: true}\n"),
+                               {.labels = {{"desktop", ""}}, .withdrawn = {}}),
+                "gpu"),
+            "");
+}
+
+TEST(Rules, ExcludedGpusAreRemarkedAndTheOthersFollowTheirRules) {
+  const auto made = plan_resources(eight(), rules("  - {devices: [0, 7], exclude: true}\n"
+                                                  "  - {devices: [12], exclude: true}\n"
+                                                  "  - {devices: [0-2], timeSlicing: {replicas: 2}}\n"
+                                                  "  - {devices: [\"0000:11:00.0\", 5], exclude: true}\n",
+                                                  "flags: {migStrategy: mixed}\n"));
+  EXPECT_EQ(summary(made), "gpu=3 gpu.shared=4");
+  EXPECT_EQ(ids(made, "gpu"), "GPU-3 GPU-4 GPU-6");
+  EXPECT_EQ(notes(made), Notes{"x.yaml:7:5: GPU 1 (GPU-1) is not excluded: the earlier rule at x.yaml:6:5 "
+                               "applies to it"});
+  EXPECT_EQ(remarks(made), (Notes{"x.yaml:5:5: the rule excludes no GPU of this node",
+                                  "GPU 0 (GPU-0) is excluded by the rule at x.yaml:4:5",
+                                  "GPU 5 (GPU-5) is excluded by the rule at x.yaml:7:5",
+                                  "GPU 7 (GPU-7) is excluded by the rule at x.yaml:4:5"}));
+  // The rest of the node may be excluded.
+  EXPECT_EQ(summary(plan_resources(eight(), rules("  - {devices: [0], whole: {}}\n  - {exclude: true}\n"))),
+            "gpu=1");
+}
+
+TEST(Rules, StrategySingleDoesNotCountExcludedGpus) {
+  const auto snapshot = node({gpu(0), cut(1, 2), gpu(2)});
+  EXPECT_EQ(ids(plan_resources(snapshot, rules("  - {devices: [0, 2], exclude: true}\n",
+                                               "flags: {migStrategy: single}\n")),
+                "gpu"),
+            "MIG-1-0 MIG-1-1");
+}
+
+TEST(Rules, MigOfExcludedGpusIsLeftAlone) {
+  const auto desired = desired_mig(
+      eight(), rules("  - {devices: [6, 7], exclude: true}\n  - {devices: [0-7], whole: {}}\n"), {});
+  ASSERT_EQ(desired.size(), 6u);
+  EXPECT_EQ(desired.back().index, 5u);
 }
 
 TEST(Rules, DesiredMig) {

@@ -19,6 +19,7 @@ inline inventory::Gpu gpu(unsigned index, const std::string& model = "NVIDIA A10
   made.compute_major = 8;
   made.mig_capable = model.find("T4") == std::string::npos;
   made.numa_node = static_cast<int>(index % 2);
+  made.pci.bus = 0x10 + index;
   return made;
 }
 
@@ -110,6 +111,11 @@ inline std::string ids(const Plan& plan, const std::string& name) {
 inline std::vector<std::string> notes(const Plan& plan) {
   std::vector<std::string> out;
   for (const auto& note : plan.notes) out.push_back(note.message);
+  return out;
+}
+inline std::vector<std::string> remarks(const Plan& plan) {
+  std::vector<std::string> out;
+  for (const auto& remark : plan.remarks) out.push_back(remark.message);
   return out;
 }
 using Notes = std::vector<std::string>;

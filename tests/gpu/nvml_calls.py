@@ -120,6 +120,8 @@ CALLS = {
     "nvmlDeviceGetName": TEXT,
     "nvmlDeviceGetBrand": (U,),
     "nvmlDeviceGetVirtualizationMode": (U,),
+    "nvmlDeviceGetDisplayMode": (U,),
+    "nvmlDeviceGetDisplayActive": (U,),
     "nvmlDeviceGetSerial": TEXT,
     "nvmlDeviceGetMinorNumber": (U,),
     "nvmlDeviceGetCudaComputeCapability": (I, I),

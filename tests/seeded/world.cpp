@@ -42,6 +42,7 @@ inventory::Gpu FakeDriver::gpu_of(std::size_t index) const {
   gpu.model = "NVIDIA H100 80GB HBM3";
   gpu.memory = mebibytes(81559);
   gpu.numa_node = index < gpus.size() / 2 ? 0 : 1;
+  gpu.display = fake.display;
   if (fake.lost) gpu.unreadable = Error(Code::kDeviceLost, "GPU is lost", fake.uuid.str());
   if (fake.hangs)
     gpu.unreadable = Error(Code::kDeadlineExceeded, "the driver does not respond", fake.uuid.str());

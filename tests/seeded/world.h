@@ -40,6 +40,7 @@ class FakeDriver final : public agent::Driver {
     bool hangs = false;
     unsigned recovery_action = 0;  // 0: none
     Duration slow{};
+    std::optional<bool> display{};
   };
   std::vector<FakeGpu> gpus;
   bool loaded = true;

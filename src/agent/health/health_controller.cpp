@@ -154,6 +154,14 @@ bool HealthController::apply_health_config(const config::Config& config) {
 
 namespace {
 
+std::map<DeviceUuid, std::string> excluded_in(const inventory::Snapshot& snapshot) {
+  std::map<DeviceUuid, std::string> excluded;
+  for (const auto& gpu : snapshot.gpus) {
+    if (!gpu.excluded.empty()) excluded[gpu.uuid] = gpu.excluded;
+  }
+  return excluded;
+}
+
 std::map<DeviceUuid, bool> pending_modes(const inventory::Snapshot& snapshot) {
   std::map<DeviceUuid, bool> modes;
   for (const auto& gpu : snapshot.gpus) {
@@ -165,7 +173,8 @@ std::map<DeviceUuid, bool> pending_modes(const inventory::Snapshot& snapshot) {
 }  // namespace
 
 bool HealthController::on_new_snapshot(const inventory::Snapshot& snapshot) {
-  const bool modes_differ = pending_modes(snapshot) != pending_modes(snapshot_);
+  const bool differs = pending_modes(snapshot) != pending_modes(snapshot_) ||
+                       excluded_in(snapshot) != excluded_in(snapshot_);
   snapshot_ = snapshot;
   auto changes = machine_.apply_snapshot(snapshot, ports_.loop.now());
   const auto without_mig_events = without_mig_events_;
@@ -179,7 +188,16 @@ bool HealthController::on_new_snapshot(const inventory::Snapshot& snapshot) {
   std::erase_if(reachable_, [&](const auto& known) { return snapshot.find(known.first) == nullptr; });
   poller_.set_gpus(snapshot);
   const bool first = !std::exchange(has_snapshot_, true);
-  return end_round(std::move(changes), first || modes_differ || without_mig_events_ != without_mig_events);
+  return end_round(std::move(changes), first || differs || without_mig_events_ != without_mig_events);
+}
+
+void HealthController::set_excluded(const std::map<DeviceUuid, std::string>& excluded) {
+  if (excluded == excluded_in(snapshot_)) return;
+  for (auto& gpu : snapshot_.gpus) {
+    const auto found = excluded.find(gpu.uuid);
+    gpu.excluded = found == excluded.end() ? std::string() : found->second;
+  }
+  if (view_) publish_view({});
 }
 
 void HealthController::on_driver_unavailable() { poller_.pause_polling(); }

@@ -177,6 +177,27 @@ TEST_F(HealthControllerTest, PublishesTheFirstReadingThenChanges) {
   EXPECT_EQ(notifications_, before) << "an idle node tells nothing";
 }
 
+TEST_F(HealthControllerTest, ExcludedGpusArePublishedAndAreNoChangeOfHealth) {
+  start_controller();
+  const auto before = notifications_;
+  changes_.clear();
+  const std::map<DeviceUuid, std::string> excluded{{kSecond, "is excluded by the rule at x.yaml:3:5"}};
+  controller_->set_excluded(excluded);
+  controller_->set_excluded(excluded);
+  EXPECT_EQ(notifications_, before + 1);
+  EXPECT_EQ(view_->find({kSecond})->excluded, excluded.at(kSecond));
+  EXPECT_EQ(view_->find({kFirst})->excluded, "");
+  EXPECT_EQ(state_of_device({kSecond}), DeviceState::kHealthy);
+  there_.gpus[1].excluded = excluded.at(kSecond);
+  EXPECT_FALSE(controller_->on_new_snapshot(there_));
+  EXPECT_EQ(notifications_, before + 1);
+  there_.gpus[1].excluded.clear();
+  EXPECT_FALSE(controller_->on_new_snapshot(there_));
+  EXPECT_EQ(notifications_, before + 2);
+  EXPECT_EQ(view_->find({kSecond})->excluded, "");
+  EXPECT_TRUE(changes_.empty());
+}
+
 TEST_F(HealthControllerTest, AnXidIsPublishedInItsRoundWithoutTheDriver) {
   start_controller();
   changes_.clear();

@@ -363,8 +363,9 @@ std::vector<MigTarget> mig_targets(const inventory::Snapshot& snapshot, const co
   const auto label = labels.find(kMigConfigLabel);
   if (label == labels.end() || label->second.empty()) return targets;
   const std::size_t ruled = targets.size();
+  const auto excluded = partition::excluded_gpus(snapshot, config, labels);
   for (const auto& gpu : snapshot.gpus) {
-    if (!gpu.mig_capable || gpu.unreadable) continue;
+    if (!gpu.mig_capable || gpu.unreadable || excluded.contains(gpu.uuid)) continue;
     const auto first = targets.begin();
     if (std::ranges::count(first, first + static_cast<std::ptrdiff_t>(ruled), gpu.uuid, &MigTarget::gpu) != 0)
       continue;

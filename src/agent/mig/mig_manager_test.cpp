@@ -395,6 +395,29 @@ TEST_F(ConfiguredHooksTest, AFixedExitHookIsUsed) {
   EXPECT_EQ(wrote(), "");
 }
 
+TEST(MigTargets, ExcludedGpusHaveNone) {
+  inventory::Snapshot snapshot;
+  for (unsigned i = 0; i < 3; ++i) {
+    auto& gpu = snapshot.gpus.emplace_back();
+    gpu.index = i;
+    gpu.uuid = DeviceUuid("GPU-" + std::to_string(i));
+    gpu.mig_capable = true;
+  }
+  config::Config config;
+  config.gpulet.mig.manage = true;
+  config.gpulet.partition = {{.devices = config::GpuRefs{{1, 1, {}}},
+                              .model = std::nullopt,
+                              .node_label = std::nullopt,
+                              .display = std::nullopt,
+                              .mode = config::Exclude{},
+                              .position = "x.yaml:3:5"}};
+  EXPECT_TRUE(mig_targets(snapshot, config, {}).empty());
+  std::vector<std::string> by_label;
+  for (const auto& target : mig_targets(snapshot, config, {{std::string(kMigConfigLabel), "all-balanced"}}))
+    by_label.push_back(target.gpu.str());
+  EXPECT_EQ(by_label, (std::vector<std::string>{"GPU-0", "GPU-2"}));
+}
+
 TEST_F(ConfiguredHooksTest, NoneWithoutAFile) {
   settings_.hooks_file.clear();
   EXPECT_FALSE(hooks_.are_configured());

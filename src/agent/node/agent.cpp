@@ -4,6 +4,7 @@
 
 #include "agent/health/health_controller.h"
 #include "base/log.h"
+#include "partition/rules.h"
 
 namespace gpulet::agent {
 namespace {
@@ -227,6 +228,7 @@ void Agent::on_reading(Result<inventory::Snapshot> snapshot) {
   driver_error_.reset();
   driver_backoff_.reset();
   reading_ = std::move(*snapshot);
+  mark_excluded_gpus();
   if (!health_controller_.on_new_snapshot(*reading_)) update_offers();
   health_controller_.set_driver_release(std::nullopt);
   schedule_recheck();
@@ -260,7 +262,7 @@ void Agent::update_offers() {
   auto built = builder_.build_offers(
       *judged, config_,
       {ports_.read_files(config_), facts_, ports_.mps_health, ports_.cdi_names, ports_.loads});
-  report_notes(built.notes);
+  report_notes(built);
   withdraw_unoffered(built.offers);
   for (const auto& offer : built.offers) {
     auto& served = served_[offer->resource.name];
@@ -389,15 +391,15 @@ void Agent::report_missing_gpus(const inventory::Snapshot& before, const invento
   }
 }
 
-void Agent::report_notes(const std::vector<partition::Note>& notes) {
-  std::set<std::string> now;
-  for (const auto& note : notes) {
-    now.insert(note.message);
-    if (!reported_notes_.contains(note.message)) {
-      ports_.reporter.report_event(Reporter::Severity::kWarning, "NotOffered", note.message);
-    }
-  }
-  reported_notes_ = std::move(now);
+void Agent::report_notes(const Offers& built) {
+  for (const auto& note : reported_notes_.update(built.notes))
+    ports_.reporter.report_event(Reporter::Severity::kWarning, "NotOffered", note);
+  for (const auto& remark : logged_remarks_.update(built.remarks)) log::info(remark);
+}
+
+void Agent::mark_excluded_gpus() {
+  if (reading_)
+    health_controller_.set_excluded(partition::mark_excluded_gpus(*reading_, config_, facts_.labels));
 }
 
 void Agent::reconfigure(config::Config config) {
@@ -406,12 +408,15 @@ void Agent::reconfigure(config::Config config) {
   config_ = std::move(config);
   ports_.reporter.report_event(Reporter::Severity::kNormal, "ConfigReloaded",
                                "the new configuration is in force");
+  mark_excluded_gpus();
+  if (driver_answers_ && partition::selects_by_display(config_)) schedule_reading();
   if (!health_controller_.apply_health_config(config_)) update_offers();
 }
 
 void Agent::set_facts(partition::NodeFacts facts) {
   if (facts.labels == facts_.labels && facts.withdrawn == facts_.withdrawn) return;
   facts_ = std::move(facts);
+  mark_excluded_gpus();
   update_offers();
 }
 

@@ -170,7 +170,9 @@ class Agent {
   void report_missing_gpus(const inventory::Snapshot& before, const inventory::Snapshot& after);
   void report_health_changes(const health::HealthView& view, const HealthChanges& changes);
   void notify_changed() const;
-  void report_notes(const std::vector<partition::Note>& notes);
+  // Marks the GPUs that rules withhold, in the last reading and in the health of devices.
+  void mark_excluded_gpus();
+  void report_notes(const Offers& built);
   void serve_resource(const ResourceName& name, ServedResource& served);
   void withdraw_unoffered(const std::vector<device_plugin::OfferPtr>& offers);
 
@@ -189,7 +191,7 @@ class Agent {
   std::optional<inventory::Snapshot> reading_;  // as the driver returned it, without health
   inventory::SnapshotPtr published_;
   std::map<ResourceName, ServedResource> served_;
-  std::set<std::string> reported_notes_;
+  NewNotes reported_notes_, logged_remarks_;
 
   bool opened_once_ = false;
   bool without_gpu_ = false;

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <optional>
 #include <random>
 #include <utility>
@@ -94,6 +95,9 @@ class StartupTaintComponent final : public Component {
                        .driver_answers = status.driver_answers,
                        .health_known = view != nullptr && !view->release,
                        .mig_changing = node_.is_mig_busy && node_.is_mig_busy()};
+    state.all_excluded = status.snapshot && !status.snapshot->gpus.empty() &&
+                         std::ranges::all_of(status.snapshot->gpus,
+                                             [](const auto& gpu) { return !gpu.excluded.empty(); });
     for (const auto& resource : status.resources) state.healthy[resource.name.str()] = resource.healthy;
     if (node_.serves_claims()) state.claim_devices = node_.published_claim_devices;
     return state;

@@ -210,6 +210,7 @@ class NodeDocument {
     if (gpu.numa_node) object["numa"] = *gpu.numa_node;
     if (gpu.mig_pending) object["mig_pending"] = *gpu.mig_pending;
     put_health(object, gpu);
+    if (!gpu.excluded.empty()) object.update({{"offered", false}, {"excluded", gpu.excluded}});
     object.update(
         {{"resource", ""}, {"shares", Json::array()}, {"holders", Json::array()}, {"mig", mig_json(gpu)}});
     put_shares(object, gpu.uuid);

@@ -9,7 +9,8 @@
 //          reason, comes_back, due, relapses, faults [{class, text, effect, count, opened, last, detail}],
 //          unread (sources of its health that are not read) [{source, reason}] or null before the first
 //          reading, resource, shares [device id], holders [{device, uuid, namespace, pod, container,
-//          resource}], mig null or {slices, devices [{index, uuid, profile, start, size, memory, state,
+//          resource}], excluded (why a rule withholds it, else absent),
+//          mig null or {slices, devices [{index, uuid, profile, start, size, memory, state,
 //          reason}]}}]
 //   links [[label as in `nvidia-smi topo -m`]], in the order of gpus
 //   timeline [{at, uuid, device, from, to, reason}], events [{at, severity, reason, message}], oldest first

@@ -167,12 +167,23 @@ DriverFiles read_driver_files(const config::Config& config) {
   return files;
 }
 
+std::vector<std::string> NewNotes::update(const std::vector<partition::Note>& notes) {
+  std::vector<std::string> found;
+  std::set<std::string> now;
+  for (const auto& note : notes) {
+    if (now.insert(note.message).second && !known_.contains(note.message)) found.push_back(note.message);
+  }
+  known_ = std::move(now);
+  return found;
+}
+
 Offers OfferBuilder::build_offers(const inventory::Snapshot& snapshot, const config::Config& config,
                                   const PlanInputs& surroundings) {
   const auto& files = surroundings.files;
   auto plan = partition::plan_resources(snapshot, config, surroundings.facts);
   Offers result;
   result.notes = std::move(plan.notes);
+  result.remarks = std::move(plan.remarks);
   for (const unsigned channel : config.imex.channel_ids) {
     if (!config.imex.required || std::ranges::count(files.imex_channels, channel) != 0) continue;
     result.notes.push_back({"requested IMEX channel channel" + std::to_string(channel) +

@@ -44,7 +44,16 @@ struct PlanInputs {
 
 struct Offers {
   std::vector<device_plugin::OfferPtr> offers;  // by resource name
-  std::vector<partition::Note> notes;
+  std::vector<partition::Note> notes, remarks;  // as partition::Plan
+};
+
+// Finds the notes that the previous plan did not have, so that each is reported once.
+class NewNotes {
+ public:
+  std::vector<std::string> update(const std::vector<partition::Note>& notes);
+
+ private:
+  std::set<std::string> known_;
 };
 
 // A resource's devices for placement, in the resource's order.

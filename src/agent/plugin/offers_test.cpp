@@ -43,5 +43,28 @@ TEST(Offers, DevicesAreUnhealthyWithoutTheNodeOfCuda) {
   EXPECT_EQ(built.offers.at(0)->resource, before->resource);
 }
 
+TEST(Offers, AnExcludedGpuIsARemarkAndNoNote) {
+  config::Config config;
+  auto& rule = config.gpulet.partition.emplace_back();
+  rule.devices = config::GpuRefs{{1, 1, {}}};
+  rule.mode = config::Exclude{};
+  rule.position = "x.yaml:3:5";
+  const auto built = OfferBuilder().build_offers(two_gpus(), config, {});
+  ASSERT_EQ(built.offers.size(), 1u);
+  ASSERT_EQ(built.offers[0]->resource.devices.size(), 1u);
+  EXPECT_EQ(built.offers[0]->resource.devices[0].id.str(), "GPU-0");
+  EXPECT_TRUE(built.notes.empty());
+  ASSERT_EQ(built.remarks.size(), 1u);
+  EXPECT_EQ(built.remarks[0].message, "GPU 1 (GPU-1) is excluded by the rule at x.yaml:3:5");
+}
+
+TEST(Offers, ANoteIsNewOnce) {
+  NewNotes notes;
+  using Messages = std::vector<std::string>;
+  EXPECT_EQ(notes.update({{"a"}, {"b"}, {"a"}}), (Messages{"a", "b"}));
+  EXPECT_EQ(notes.update({{"b"}, {"c"}}), Messages{"c"});
+  EXPECT_EQ(notes.update({{"a"}, {"c"}}), Messages{"a"}) << "it came back";
+}
+
 }  // namespace
 }  // namespace gpulet::agent

@@ -18,6 +18,7 @@ std::optional<std::string> startup_wait_reason(const StartupState& state,
   if (!state.driver_answers) return "the driver does not answer";
   if (!state.health_known) return "the health of the GPUs is not known";
   if (state.mig_changing) return "a MIG layout is being applied";
+  if (state.all_excluded) return std::nullopt;
   if (state.claim_devices) {
     if (*state.claim_devices != 0) return std::nullopt;
     return "the API server shows no device in the node's ResourceSlices";

@@ -30,6 +30,7 @@ struct StartupState {
   bool driver_answers = false;
   bool health_known = false;                     // of every device
   bool mig_changing = false;                     // a MIG layout is read or applied
+  bool all_excluded = false;                     // rules exclude every GPU: none will be offered
   std::map<std::string, std::size_t> healthy{};  // devices by offered resource
   // With claims: the devices in the node's ResourceSlices, as the API server shows them.
   std::optional<std::size_t> claim_devices{};

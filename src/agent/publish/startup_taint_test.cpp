@@ -59,6 +59,10 @@ TEST(StartupWaitReason, EachThingThatIsMissing) {
        [](auto& s) { s.claim_devices = 8, s.driver_answers = false; },
        {},
        "driver"},
+      {"every GPU is excluded",
+       [](auto& s) { s.all_excluded = true, s.healthy.clear(); },
+       {{"cpu", "4"}},
+       nullptr},
       {"no GPU", [](auto& s) { s = {.config_known = true, .without_gpu = true}; }, {}, nullptr},
       {"no GPU as far as is known", [](auto& s) { s = {.without_gpu = true}; }, {}, "not known"},
   };

@@ -38,9 +38,10 @@ namespace gpulet::cli {
 struct ListOptions {
   OutputOptions output{};
   std::string driver_root = "/";
+  std::string health_file = "/run/gpulet/health.json";  // of an agent, which knows what its config excludes
 };
 
-// MIG devices follow their GPU, errors of unreadable GPUs come last. Pure.
+// MIG devices follow their GPU; errors of unreadable GPUs, and what rules exclude, come last. Pure.
 std::string list_report(const inventory::Snapshot& snapshot, const OutputOptions& output);
 
 // Exit code: 0; 1 after one line on standard error if there is no driver.

@@ -83,6 +83,12 @@ std::string pending_mig_text(const DeviceView& device) {
   return std::string("MIG needs-reset: ") + (*device.mig_pending ? "on" : "off");
 }
 
+// The fault, else what else keeps it from Pods or waits for a reset.
+std::string device_note(const DeviceView& device) {
+  if (!device.status.reason.empty()) return device.status.reason;
+  return device.excluded.empty() ? pending_mig_text(device) : device.excluded;
+}
+
 std::vector<std::string> device_row(const DeviceView& device, const TimeFormatter& times,
                                     const TableStyle& style) {
   const auto& standing = device.status;
@@ -92,7 +98,7 @@ std::vector<std::string> device_row(const DeviceView& device, const TimeFormatte
       uuid_cell(device.uuid.empty() ? device.scope.gpu.str() : device.uuid.str(), style),
       std::string(enum_name(standing.state)),
       times.format_time(standing.since),
-      standing.reason.empty() ? pending_mig_text(device) : standing.reason};
+      device_note(device)};
 }
 
 // The devices for which `wanted` is true, and the recommended action of each unhealthy one. MIG devices do
@@ -155,7 +161,8 @@ HealthView replace_control_characters(HealthView view) {
   for (auto& device : view.devices) {
     replace_controls(device.uuid);
     replace_controls(device.scope.gpu);
-    for (auto* text : {&device.model, &device.slot, &device.status.reason, &device.status.recovery_text}) {
+    for (auto* text : {&device.model, &device.slot, &device.status.reason, &device.status.recovery_text,
+                       &device.excluded}) {
       replace_controls(*text);
     }
     for (auto& fault : device.status.faults) {
@@ -192,6 +199,7 @@ std::string health_details(const HealthView& view, const DeviceView& device, std
   add("slot", device.slot);
   add("since", times.format_with_age(standing.since));
   add("reason", standing.reason);
+  if (!device.excluded.empty()) add("offered", "no: it " + device.excluded);
   add("mode", pending_mig_text(device));
   add("returns", standing.recovery_text);
   if (standing.due) add("not before", times.format_with_age(*standing.due));

@@ -10,7 +10,9 @@
 
 #include "agent/driver/nvml_driver.h"
 #include "base/text.h"
+#include "cli/commands/health.h"
 #include "cli/main/command_line.h"
+#include "health/report/health_report.h"
 #include "topology/topology.h"
 
 namespace gpulet::cli {
@@ -56,7 +58,8 @@ const std::vector<Column> kGpuColumns{{"GPU"},
                                       {"FABRIC", ColumnUse::kWide}};
 
 std::string read_state(const Gpu& gpu) {
-  return gpu.unreadable ? std::string(code_name(gpu.unreadable->code())) : "ok";
+  if (gpu.unreadable) return std::string(code_name(gpu.unreadable->code()));
+  return gpu.excluded.empty() ? "ok" : "excluded";
 }
 
 std::vector<std::string> gpu_row(const Gpu& gpu, const TableStyle& style) {
@@ -111,8 +114,9 @@ std::string inventory_table(const Snapshot& snapshot, const TableStyle& style) {
   text += (style.headers ? "\n" : "") + draw_table(kGpuColumns, rows, style);
   if (!style.headers) return text;
   for (const auto& gpu : snapshot.gpus) {
-    if (!gpu.unreadable) continue;
-    text += "GPU " + std::to_string(gpu.index) + " cannot be read: " + gpu.unreadable->message() + "\n";
+    const std::string name = "GPU " + std::to_string(gpu.index);
+    if (gpu.unreadable) text += name + " cannot be read: " + gpu.unreadable->message() + "\n";
+    if (!gpu.excluded.empty()) text += name + " " + gpu.excluded + "\n";
   }
   return text;
 }
@@ -173,6 +177,7 @@ Json gpu_json(const Gpu& gpu) {
     json["unreadable"] = {{"code", code_name(gpu.unreadable->code())},
                           {"message", gpu.unreadable->message()}};
   }
+  if (!gpu.excluded.empty()) json["excluded"] = gpu.excluded;
   return json;
 }
 
@@ -192,8 +197,23 @@ std::string list_report(const Snapshot& snapshot, const OutputOptions& output) {
       [&](const TableStyle& style) { return inventory_table(snapshot, style); });
 }
 
+namespace {
+
+// As the agent reported last; without an agent nothing is excluded.
+void mark_excluded(const std::string& health_file, Snapshot& snapshot) {
+  const auto report = health::read_report(health_file);
+  if (!report) return;
+  const auto view = replace_control_characters(*report);
+  for (auto& gpu : snapshot.gpus) {
+    if (const auto* device = view.find({gpu.uuid})) gpu.excluded = device->excluded;
+  }
+}
+
+}  // namespace
+
 int run_list(const ListOptions& options) {
-  const auto snapshot = agent::read_snapshot_once({.driver_root = options.driver_root});
+  auto snapshot = agent::read_snapshot_once({.driver_root = options.driver_root});
+  if (snapshot) mark_excluded(options.health_file, *snapshot);
   if (!snapshot) return print_error("gpulet list", snapshot.error().full_message());
   return print_report("gpulet list", list_report(*snapshot, options.output));
 }

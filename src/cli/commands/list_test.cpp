@@ -48,6 +48,18 @@ Snapshot two_gpu_node() {
   return snapshot;
 }
 
+TEST(List, ShowsWhatARuleExcludes) {
+  auto snapshot = two_gpu_node();
+  snapshot.gpus[0].excluded = "is excluded by the rule at x.yaml:3:5";
+  const auto table = list_report(snapshot, "table");
+  EXPECT_NE(table.find("excluded     GPU-aaaa"), std::string::npos) << table;
+  EXPECT_NE(table.find("excluded     MIG-bbbb"), std::string::npos) << table;
+  EXPECT_NE(table.find("\nGPU 0 is excluded by the rule at x.yaml:3:5\n"), std::string::npos) << table;
+  const auto json = nlohmann::json::parse(list_report(snapshot, "json"));
+  EXPECT_EQ(json["gpus"][0]["excluded"], "is excluded by the rule at x.yaml:3:5");
+  EXPECT_FALSE(json["gpus"][1].contains("excluded"));
+}
+
 TEST(List, TableIsAlignedAndListsReadErrors) {
   EXPECT_EQ(list_report(two_gpu_node(), "table"),
             R"(NVIDIA driver 570.124.06, CUDA 12.8, 2 GPUs

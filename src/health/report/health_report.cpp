@@ -162,7 +162,7 @@ class ReportWriter {
               {"model", device.model},
               {"slot", device.slot},
               {"state", enum_name(status.state)},
-              {"offered", is_allocatable(status.state)},
+              {"offered", is_allocatable(status.state) && device.excluded.empty()},
               {"since", time_json(status.since)},
               {"reason", status.reason},
               {"comesBack", status.recovery_text},
@@ -172,6 +172,7 @@ class ReportWriter {
               {"faults", Json::array()},
               {"absences", Json::array()}};
     if (device.mig_pending) json["migPending"] = *device.mig_pending;
+    if (!device.excluded.empty()) json["excluded"] = device.excluded;
     for (const auto& one : status.faults) json["faults"].push_back(fault_json(one, device));
     for (const auto& absence : device.unavailable_sources)
       json["absences"].push_back({{"source", enum_name(absence.source)}, {"why", absence.reason}});
@@ -219,6 +220,9 @@ class MemberReader {
     if (value.is_string()) return value.get<std::string>();
     set_error(name, "is not a string");
     return {};
+  }
+  std::string optional_text_member(const char* name) {
+    return find_member(name).is_null() ? std::string() : text_member(name);
   }
   std::uint64_t number_member(const char* name, std::uint64_t most) {
     const auto& value = find_member(name);
@@ -332,6 +336,7 @@ DeviceView parse_report_device(MemberReader members) {
   device.model = members.text_member("model");
   device.slot = members.text_member("slot");
   device.mig_pending = members.optional_bool_member("migPending");
+  device.excluded = members.optional_text_member("excluded");
   auto& status = device.status;
   status.state = members.enum_member<DeviceState>("state", kDeviceStates);
   status.since = members.time_member("since");

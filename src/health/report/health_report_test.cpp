@@ -73,6 +73,7 @@ TEST(HealthReport, ParsesWhatItFormats) {
   const auto feed = busy();
   auto view = example_view(feed);
   view.devices[1].mig_pending = false;
+  view.devices[1].excluded = "is excluded by the rule at x.yaml:3:5";
   const auto text = format_report(view);
   const auto back = parse_report(text);
   ASSERT_TRUE(back) << back.error().full_message();
@@ -81,6 +82,9 @@ TEST(HealthReport, ParsesWhatItFormats) {
   const auto& gpu = back->devices[0];
   EXPECT_EQ(gpu.scope, kGpu);
   EXPECT_EQ(gpu.status.reason, view.devices[0].status.reason);
+  EXPECT_EQ(gpu.excluded, "");
+  EXPECT_EQ(back->devices[1].excluded, view.devices[1].excluded);
+  EXPECT_NE(text.find("\"offered\": false"), std::string::npos);
   EXPECT_EQ(back->at.now - gpu.status.since, view.at.now - view.devices[0].status.since);
   EXPECT_EQ(gpu.status.faults[0].fault_text(), view.devices[0].status.faults[0].fault_text());
   EXPECT_EQ(back->find(make_scope("GPU-1", 2, 0))->uuid.str(), "MIG-2");

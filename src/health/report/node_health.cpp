@@ -36,6 +36,7 @@ HealthView build_health_view(const HealthStateMachine& machine, const inventory:
     if (const auto* gpu = snapshot.find(scope.gpu)) {
       device.gpu_index = gpu->index;
       device.slot = gpu->pci.sysfs_text();
+      device.excluded = gpu->excluded;
       if (scope.is_whole_gpu()) {
         device.model = gpu->model;
         device.mig_pending = gpu->mig_pending;

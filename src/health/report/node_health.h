@@ -35,6 +35,7 @@ struct DeviceView {
   bool in_fabric = false;                              // of a GPU: registered with an NVLink fabric
   std::optional<bool>
       mig_pending{};  // of a GPU: the MIG mode that needs a reset (Snapshot: Gpu::mig_pending)
+  std::string excluded{};  // why a rule withholds it or its GPU (Snapshot: Gpu::excluded)
 };
 
 // The agent closes the driver on request (agent/driver/driver_release.h), until it has read the GPUs again.

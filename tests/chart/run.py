@@ -448,7 +448,7 @@ def check_rejected_pods_can_be_deleted():
     expect(policy["matchConstraints"]["resourceRules"], [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["pods"]}])
     expect((policy["failurePolicy"], policy["matchConditions"][0]["expression"]),
            ("Fail", 'request.userInfo.username == "system:serviceaccount:gpus:gpulet"'))
-    for part in ("spec.?nodeName", '"Failed"', '"UnexpectedAdmissionError"', "ownerReferences"):
+    for part in ("spec.?nodeName", '"Failed"', '"UnexpectedAdmissionError"', '"Succeeded"', "restartPolicy", "ownerReferences"):
         assert part in policy["validations"][0]["expression"], policy["validations"]
 
 

@@ -17,13 +17,24 @@ namespace {
 constexpr const char* kUnexpectedError = "UnexpectedAdmissionError";
 constexpr const char* kOutOf = "OutOf";
 
+// Why the kubelet rejected a Pod; empty: it did not. Where the Pod's processes had ended with code 0 before,
+// as at a shutdown, the kubelet calls it Succeeded and gives no reason: nothing else does so to a Pod whose
+// containers are always restarted.
+std::string rejection_reason(const json& pod) {
+  const auto& status = json_member(pod, "status");
+  const auto phase = json_text(json_member(status, "phase"));
+  if (phase == "Succeeded")
+    return json_text(json_member(json_member(pod, "spec"), "restartPolicy")) == "Always" ? kUnexpectedError
+                                                                                         : "";
+  auto reason = json_text(json_member(status, "reason"));
+  return phase == "Failed" && (reason == kUnexpectedError || reason.starts_with(kOutOf)) ? reason : "";
+}
+
 }  // namespace
 
 std::optional<RejectedPod> parse_rejected_pod(const json& pod, const std::string& node) {
-  const auto& status = json_member(pod, "status");
-  const auto reason = json_text(json_member(status, "reason"));
-  if (json_text(json_member(status, "phase")) != "Failed") return std::nullopt;
-  if (reason != kUnexpectedError && !reason.starts_with(kOutOf)) return std::nullopt;
+  const auto reason = rejection_reason(pod);
+  if (reason.empty()) return std::nullopt;
   const auto metadata = k8s::parse_pod_metadata(pod, node);
   if (!metadata || !*metadata) return std::nullopt;
   const auto& facts = **metadata;
@@ -56,8 +67,9 @@ RejectedPodDeleter::RejectedPodDeleter(RejectedPodPorts ports, RejectedPodTiming
       watcher_(k8s::CollectionWatcher::watch_collection(
           ports_.loop, ports_.access,
           {.path = "/api/v1/pods",
-           .query = "fieldSelector=" + k8s::encode_query_value("spec.nodeName=" + ports_.access.node_name +
-                                                               ",status.phase=Failed"),
+           .query =
+               "fieldSelector=" + k8s::encode_query_value("spec.nodeName=" + ports_.access.node_name +
+                                                          ",status.phase!=Pending,status.phase!=Running"),
            .permission = "list and watch on pods"},
           timing_.watch,
           {.on_list_begin =

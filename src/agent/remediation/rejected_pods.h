@@ -31,13 +31,14 @@ namespace gpulet::agent {
 struct RejectedPod {
   PodRef pod;
   std::int64_t created = 0;         // seconds since 1970; 0: unknown
-  std::string reason;               // of its status: "UnexpectedAdmissionError"
+  std::string reason;               // "UnexpectedAdmissionError"
   std::set<std::string> resources;  // that its containers request, of any name
 };
 
-// The Pod, if it failed on `node` at its admission and may be deleted: it has a controller, which replaces
-// it. Not one of a DaemonSet, whose controller deletes failed Pods itself, nor a static or terminating one.
-// Pure.
+// The Pod, if the kubelet of `node` rejected it and it may be deleted: it has a controller, which replaces
+// it. That is a failed Pod with one of the reasons above, or one that Succeeded though its containers are
+// always restarted. Not one of a DaemonSet, whose controller deletes failed Pods itself, nor a static or
+// terminating one. Pure.
 std::optional<RejectedPod> parse_rejected_pod(const nlohmann::json& pod, const std::string& node);
 
 // Offered resources by name; true: the kubelet can allocate them now.

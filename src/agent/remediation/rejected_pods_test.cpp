@@ -59,6 +59,18 @@ TEST(ParseRejectedPod, WhichPodsMayGo) {
       {"failed by itself", [](auto& pod) { pod["status"].erase("reason"); }, false},
       {"evicted", [](auto& pod) { pod["status"]["reason"] = "Evicted"; }, false},
       {"not aligned", [](auto& pod) { pod["status"]["reason"] = "TopologyAffinityError"; }, false},
+      {"always restarted, and succeeded",
+       [](auto& pod) {
+         pod["spec"]["restartPolicy"] = "Always";
+         pod["status"] = {{"phase", "Succeeded"}};
+       },
+       true},
+      {"of a Job, and succeeded",
+       [](auto& pod) {
+         pod["spec"]["restartPolicy"] = "Never";
+         pod["status"] = {{"phase", "Succeeded"}};
+       },
+       false},
       {"no uid", [](auto& pod) { pod["metadata"].erase("uid"); }, false},
       {"no Pod", [](auto& pod) { pod = json::array(); }, false},
   };
@@ -126,8 +138,10 @@ class RejectedPodsTest : public k8s::ApiTest {
     start_server([this](const Received& request) {
       const std::lock_guard lock(mutex_);
       if (request.line().starts_with("DELETE ")) return on_delete(request);
-      EXPECT_NE(request.line().find("fieldSelector=spec.nodeName%3Dnode-1%2Cstatus.phase%3DFailed"),
-                std::string::npos)
+      EXPECT_NE(
+          request.line().find(
+              "fieldSelector=spec.nodeName%3Dnode-1%2Cstatus.phase%21%3DPending%2Cstatus.phase%21%3DRunning"),
+          std::string::npos)
           << request.line();
       if (request.line().find("watch=") == std::string::npos)
         return Reply{200, json{{"metadata", {{"resourceVersion", "5"}}}, {"items", pods_}}.dump()};

@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
+#include "device_plugin/test_node.h"
+#include "sim/kubelet/rpc.h"
+
 namespace gpulet::device_plugin {
 namespace {
 
@@ -63,6 +68,125 @@ TEST(HoldersOf, NamesThePodOfEachDeviceOfOneResource) {
   const std::vector containers{holder("p", {{kGpus, {kA, kB}}}), holder("q", {{kMig, {kA}}})};
   EXPECT_EQ(holders_of(kGpus, containers),
             (std::map<DeviceId, std::string>{{kA, "default/p"}, {kB, "default/p"}}));
+}
+
+// A Pod ends and somebody lists the containers' devices while an Allocate is in progress: the kubelet offers
+// the devices of that Allocate again (kubernetes/kubernetes#137534).
+class ListDuringAllocateTest : public testing::Test {
+ protected:
+  void start(std::size_t gpus, HolderSource holders) {
+    sim::KubeletSettings racing;
+    racing.dir = directory_.directory_path();
+    racing.allocate_answered = [this](const auto&) {
+      const auto ended = std::exchange(ending_, "");
+      if (ended.empty()) return;
+      EXPECT_TRUE(kubelet_->remove_pod(ended));
+      EXPECT_TRUE(node_->list_containers());
+    };
+    kubelet_ = start_kubelet(racing);
+    node_.emplace(directory_.directory_path(), "default", holders);
+    ASSERT_TRUE(node_->serve_offer(offers::make_offer(kGpus.str(), gpus)));
+    ASSERT_TRUE(kubelet_->wait_for_allocatable(kGpus.str(), gpus, kPatience));
+  }
+  Result<std::vector<std::string>> admit(const std::string& name, unsigned gpus = 1) {
+    GPULET_TRY_ASSIGN(const auto grant,
+                      kubelet_->admit_pod({"default", name, "", {{"main", {{kGpus.str(), gpus}}}}}));
+    return grant.containers.at(0).devices.at(kGpus.str());
+  }
+  // Admits the Pod "first" while the Pod "ended" ends. It gets the best GPU, which the kubelet then offers
+  // again.
+  Result<std::vector<std::string>> admit_first() {
+    GPULET_TRY(admit("before"));
+    GPULET_TRY_ASSIGN(ended_, admit("ended"));
+    GPULET_TRY(kubelet_->remove_pod("default/before"));
+    ending_ = "default/ended";
+    return admit("first");
+  }
+  int holder_requests() {
+    int requests = 0;
+    node_->wait_until([&] {
+      requests = node_->holder_requests;
+      return true;
+    });
+    return requests;
+  }
+
+  std::shared_ptr<sim::PluginClient> connect_client() {
+    auto client =
+        sim::PluginClient::connect_plugin(directory_.directory_path() + "/device-plugins/nvidia-gpu.sock");
+    EXPECT_TRUE(client) << client.error().full_message();
+    return client ? *client : nullptr;
+  }
+
+  TemporaryDirectory directory_;
+  std::string ending_;              // uid
+  std::vector<std::string> ended_;  // its GPUs
+  std::unique_ptr<sim::Kubelet> kubelet_;
+  std::optional<TestNode> node_;
+};
+
+TEST_F(ListDuringAllocateTest, GivesOneDeviceToTwoPodsIfNobodyAsks) {
+  start(8, HolderSource::kNone);
+  const auto first = admit_first();
+  const auto second = admit("second");
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(*second, *first);
+}
+
+TEST_F(ListDuringAllocateTest, PrefersAnotherDevice) {
+  start(8, HolderSource::kKubelet);
+  const auto first = admit_first();
+  const auto second = admit("second");
+  ASSERT_TRUE(first && second);
+  EXPECT_NE(*second, *first);
+}
+
+TEST_F(ListDuringAllocateTest, RefusesTheDeviceWhereNoOtherIsFree) {
+  start(2, HolderSource::kKubelet);
+  const auto first = admit_first();
+  ASSERT_TRUE(first);
+  const auto second = admit("second", 2);
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().message(),
+            "UnexpectedAdmissionError: Allocate failed due to rpc error: code = FailedPrecondition desc = "
+            "invalid allocation request for \"nvidia.com/gpu\": the Pod default/first holds " +
+                first->at(0) +
+                ", which the kubelet has allocated a second time (kubernetes/kubernetes#137534): create the "
+                "Pod again, which is unexpected");
+  // The refusal has corrected the kubelet.
+  const auto third = admit("third");
+  ASSERT_TRUE(third);
+  EXPECT_EQ(*third, ended_);
+}
+
+TEST_F(ListDuringAllocateTest, AsksOnlyForADeviceThatMayBeHeld) {
+  start(8, HolderSource::kKubelet);
+  ASSERT_TRUE(node_->list_containers());
+  ASSERT_TRUE(admit("first", 4));
+  ASSERT_TRUE(admit("second", 4));
+  EXPECT_EQ(holder_requests(), 0);
+  ASSERT_TRUE(kubelet_->remove_pod("default/first"));
+  ASSERT_TRUE(admit("third", 4));  // the answer to GetPreferredAllocation holds for Allocate
+  EXPECT_EQ(holder_requests(), 1);
+}
+
+TEST_F(ListDuringAllocateTest, AllocatesWhenTheKubeletDoesNotSay) {
+  start(8, HolderSource::kSilent);
+  const auto began = std::chrono::steady_clock::now();
+  const auto client = connect_client();
+  EXPECT_TRUE(client->call_allocate({offers::gpu_uuid(3)}));
+  EXPECT_GE(std::chrono::steady_clock::now() - began, kHolderTimeout);
+}
+
+TEST_F(ListDuringAllocateTest, AnswersWaitingCallsAtTheEnd) {
+  start(8, HolderSource::kSilent);
+  const auto client = connect_client();
+  AsyncResult<bool> answered;
+  std::thread caller([&] { answered.set(client->call_allocate({offers::gpu_uuid(3)}).has_value()); });
+  ASSERT_TRUE(node_->wait_until([&] { return node_->holder_requests > 0; }));
+  EXPECT_LT(node_->stop_host(), kHolderTimeout);
+  answered.get();
+  caller.join();
 }
 
 }  // namespace

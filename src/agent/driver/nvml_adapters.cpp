@@ -43,27 +43,30 @@ namespace {
 constexpr Duration kMemoryReadingLimit = std::chrono::seconds(2);
 
 Result<GpuMemoryReading> read_memory_of(const nvml::Session& session, unsigned index,
-                                        const DeviceUuid& expected) {
+                                        const DeviceUuid& expected, std::optional<Bytes> known) {
   GPULET_TRY_ASSIGN(const auto device, session.device(index));
   GPULET_TRY_ASSIGN(const auto uuid, session.device_uuid(device));
   if (uuid != expected) return fail(Code::kNotFound, "another GPU has its place", expected.str());
   const nvml::Usage usage(session, device);
-  GPULET_TRY_ASSIGN(const auto processes, usage.process_memory());
   GpuMemoryReading reading;
-  for (const auto& one : processes) reading.processes.push_back({one.process.pid, one.memory});
-  // Where the driver does not report what it reserves, `used` includes that.
+  // Before the processes: what changes in between is a change at the next reading. Where the driver does not
+  // report what it reserves, `used` includes that.
   if (const auto memory = usage.memory(); memory && memory->reserved) reading.used = memory->used;
+  if (known && reading.used == known) return reading;
+  GPULET_TRY_ASSIGN(const auto processes, usage.process_memory());
+  reading.processes.emplace();
+  for (const auto& one : processes) reading.processes->push_back({one.process.pid, one.memory});
   return reading;
 }
 
 }  // namespace
 
-void read_gpu_memory(NvmlDriver& driver, const DeviceUuid& gpu,
+void read_gpu_memory(NvmlDriver& driver, const DeviceUuid& gpu, std::optional<Bytes> known,
                      std::function<void(Result<GpuMemoryReading>)> done) {
   driver.run_on_gpu<GpuMemoryReading>(
       gpu, "reading the memory of", kMemoryReadingLimit,
-      [gpu](const NvmlDriver::SessionPtr& session, unsigned index) {
-        return read_memory_of(*session, index, gpu);
+      [gpu, known](const NvmlDriver::SessionPtr& session, unsigned index) {
+        return read_memory_of(*session, index, gpu, known);
       },
       std::move(done));
 }

@@ -33,9 +33,10 @@ class NvmlSampler final : public Sampler {
   Lifetime lifetime_;
 };
 
-// The memory of one GPU by process: two driver calls. Does not block; `done` is called once on the loop, not
-// after the driver's destruction. Errors: those of NvmlDriver::run_on_gpu() and nvml::Usage.
-void read_gpu_memory(NvmlDriver& driver, const DeviceUuid& gpu,
+// The memory of one GPU by process: one driver call where its use is the known one, else two. Does not block;
+// `done` is called once on the loop, not after the driver's destruction. Errors: those of
+// NvmlDriver::run_on_gpu() and nvml::Usage.
+void read_gpu_memory(NvmlDriver& driver, const DeviceUuid& gpu, std::optional<Bytes> known,
                      std::function<void(Result<GpuMemoryReading>)> done);
 
 // MIG of the node's GPUs over the driver's thread, for the MigManager. A change of the MIG mode is made while

@@ -65,7 +65,10 @@ void MemoryAuditor::read_gpus() {
   timer_ = ports_.loop.after(kAuditInterval, [this] { read_gpus(); });
   for (auto& [gpu, audited] : audited_) {
     if (std::exchange(audited.is_reading, true)) continue;
-    ports_.read_gpu(gpu, [this, uuid = gpu, alive = lifetime_.watch()](const auto& reading) {
+    const bool must_list = audited.readings + 1 >= kReadingsPerList ||
+                           std::ranges::any_of(audited.uses, &fraction::MemoryUse::is_exceeded);
+    const auto known = must_list ? std::nullopt : audited.used;
+    ports_.read_gpu(gpu, known, [this, uuid = gpu, alive = lifetime_.watch()](const auto& reading) {
       if (alive) on_reading(uuid, reading);
     });
   }
@@ -78,7 +81,13 @@ void MemoryAuditor::on_reading(const DeviceUuid& gpu, const Result<GpuMemoryRead
   auto& audited = found->second;
   audited.is_reading = false;
   if (!reading) return;
-  const auto use = assign_processes(gpu, audited, *reading);
+  audited.used = reading->used;
+  ++audited.readings;
+  if (reading->processes) {
+    audited.processes = *reading->processes;
+    audited.readings = 0;
+  }
+  const auto use = assign_processes(gpu, audited);
   std::vector<fraction::MemoryHolder> holders;
   const auto entries = ledger_->entries().find(gpu);
   if (entries == ledger_->entries().end()) return;
@@ -90,12 +99,11 @@ void MemoryAuditor::on_reading(const DeviceUuid& gpu, const Result<GpuMemoryRead
   for (const auto& one : uses) judge_use(gpu, one);
 }
 
-fraction::GpuMemoryUse MemoryAuditor::assign_processes(const DeviceUuid& gpu, AuditedGpu& audited,
-                                                       const GpuMemoryReading& reading) {
-  fraction::GpuMemoryUse use{reading.used, {}};
+fraction::GpuMemoryUse MemoryAuditor::assign_processes(const DeviceUuid& gpu, AuditedGpu& audited) {
+  fraction::GpuMemoryUse use{audited.used, {}};
   std::map<unsigned, std::vector<metrics::PodCgroup>> cgroups;
   std::vector<metrics::PodCgroup> unknown;
-  for (const auto& process : reading.processes) {
+  for (const auto& process : audited.processes) {
     fraction::AuditedProcess one{process.pid, process.memory, std::nullopt};
     if (use.processes.size() < kMaxAuditedProcesses) {
       const auto known = audited.cgroups.find(process.pid);

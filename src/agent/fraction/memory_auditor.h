@@ -7,8 +7,8 @@
 // A process belongs to a container by the cgroup that the kubelet and the engine made, which no container can
 // leave. It is looked up again before anything is done. Processes of unknown containers are nobody's.
 //
-// Nothing is read while no container with a limit holds a GPU. Cost with a limit: two driver calls for each
-// such GPU and second, and one file of /proc for each new process.
+// Nothing is read while no container with a limit holds a GPU. Cost with a limit: one driver call for each
+// such GPU and second, another where the GPU's use has changed, and one file of /proc for each new process.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +33,9 @@
 namespace gpulet::agent {
 
 inline constexpr Duration kAuditInterval = std::chrono::seconds(1);
+// Where the use of a GPU stays the same its processes are listed at every so many readings only: what one
+// container took, another would have to give back in the same second.
+inline constexpr unsigned kReadingsPerList = 5;
 // Of one GPU; further ones are nobody's.
 inline constexpr std::size_t kMaxAuditedProcesses = 4096;
 
@@ -47,15 +50,18 @@ struct ProcessMemory {
   std::optional<Bytes> memory;  // nullopt: not reported
 };
 struct GpuMemoryReading {
-  std::optional<Bytes> used;  // without what the driver reserves; nullopt: unknown
-  std::vector<ProcessMemory> processes;
+  std::optional<Bytes> used;                            // without what the driver reserves; nullopt: unknown
+  std::optional<std::vector<ProcessMemory>> processes;  // nullopt: not listed, since the use is the known one
 };
 
 struct MemoryAuditorPorts {
   Loop& loop;
   MemoryLedgerPorts ledger;  // without `on_invalid_request` and `changed`
   // Does not block; called back from the loop, not from inside the call. One call at a time for each GPU.
-  std::function<void(const DeviceUuid&, std::function<void(Result<GpuMemoryReading>)>)> read_gpu;
+  // `known`: with this use, the processes need not be listed.
+  std::function<void(const DeviceUuid&, std::optional<Bytes> known,
+                     std::function<void(Result<GpuMemoryReading>)>)>
+      read_gpu;
   // The cgroups of a process (/proc/PID/cgroup); empty where it has ended.
   std::function<std::vector<metrics::PodCgroup>(unsigned pid)> cgroups;
   // Kills a process if it is in that cgroup of a Pod. Errors: kNotFound, kPermissionDenied.
@@ -81,6 +87,9 @@ class MemoryAuditor {
  private:
   struct AuditedGpu {
     bool is_reading = false;
+    std::optional<Bytes> used;                                    // at the last reading
+    std::vector<ProcessMemory> processes;                         // as last listed
+    unsigned readings = 0;                                        // since then
     std::map<unsigned, std::vector<metrics::PodCgroup>> cgroups;  // by pid, of the last reading
     std::vector<fraction::MemoryUse> uses;                        // of the last reading
     Bytes unlisted;
@@ -95,8 +104,7 @@ class MemoryAuditor {
     bool is_unknown = false;             // of a Pod or container that the ledger does not know
   };
   Owner find_owner(const DeviceUuid& gpu, const std::vector<metrics::PodCgroup>& cgroups) const;
-  fraction::GpuMemoryUse assign_processes(const DeviceUuid& gpu, AuditedGpu& audited,
-                                          const GpuMemoryReading& reading);
+  fraction::GpuMemoryUse assign_processes(const DeviceUuid& gpu, AuditedGpu& audited);
   void judge_use(const DeviceUuid& gpu, const fraction::MemoryUse& use);
   bool are_still_of(const DeviceUuid& gpu, const fraction::MemoryUse& use);
   void act_on(const DeviceUuid& gpu, const LedgerEntry& entry, const fraction::MemoryUse& use, bool is_first);

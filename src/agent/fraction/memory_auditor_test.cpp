@@ -49,11 +49,14 @@ class AuditTest : public ::testing::Test {
                    .on_invalid_request = {},
                    .changed = {}},
         .read_gpu =
-            [this](const DeviceUuid& gpu, auto done) {
+            [this](const DeviceUuid& gpu, std::optional<Bytes> known, auto done) {
               ++readings;
-              loop.post([this, gpu, done = std::move(done)] {
+              loop.post([this, gpu, known, done = std::move(done)] {
                 if (driver_error) return done(fail(*driver_error));
-                done(uses[gpu]);
+                const auto& use = uses[gpu];
+                if (known && use.used == known) return done(GpuMemoryReading{use.used, std::nullopt});
+                ++process_lists;
+                done(GpuMemoryReading{use.used, use.processes});
               });
             },
         .cgroups = [this](unsigned pid) { return cgroups[pid]; },
@@ -99,11 +102,15 @@ class AuditTest : public ::testing::Test {
   FakeReader reader;
   FakeEvictions evictions;
   std::vector<ContainerDevices> holders;
-  std::map<DeviceUuid, GpuMemoryReading> uses;
+  struct Use {
+    std::optional<Bytes> used{};
+    std::vector<ProcessMemory> processes{};
+  };
+  std::map<DeviceUuid, Use> uses;
   std::map<unsigned, std::vector<PodCgroup>> cgroups;
   std::optional<Error> kubelet_error, driver_error, kill_error;
   std::string mps_resource;
-  std::size_t lists = 0, readings = 0;
+  std::size_t lists = 0, readings = 0, process_lists = 0;
   std::vector<std::pair<unsigned, std::string>> killed;
   std::vector<EvictionEvent> events;
   std::optional<MemoryAuditor> auditor;
@@ -166,6 +173,41 @@ TEST_F(AuditTest, TellsAtOnceAndKillsAtTheSecondReading) {
   ASSERT_EQ(stats.containers.size(), 2u);
   EXPECT_EQ(stats.containers[0].limit, mebibytes(8192));
   EXPECT_EQ(stats.containers[0].used, mebibytes(0));
+}
+
+TEST_F(AuditTest, ListsProcessesWhereTheUseHasChanged) {
+  add_pod("a", "8Gi", {"GPU-0::0"});
+  add_pod("b", "8Gi", {"GPU-0::1"}, kOtherId);
+  add_process(10, "a", 5000);
+  add_process(11, "b", 5000, kOtherId);
+  auto& use = uses[kAuditedGpu];
+  use.used = mebibytes(10'000);
+  start(ExceededAction::kWarn);
+  loop.advance(1s);
+  process_lists = 0;
+  readings = 0;
+  loop.advance(kReadingsPerList * 4 * kAuditInterval);
+  EXPECT_EQ(readings, kReadingsPerList * 4);
+  EXPECT_EQ(process_lists, 4u);
+  EXPECT_EQ(auditor->stats().containers[0].used, mebibytes(5000)) << "as last listed";
+  // What one takes, the other gives back: seen by a regular list, and then at each reading.
+  use.processes[0].memory = mebibytes(9000);
+  use.processes[1].memory = mebibytes(1000);
+  loop.advance(kReadingsPerList * kAuditInterval);
+  EXPECT_EQ(reasons(), Reasons{kMemoryExceededReason});
+  process_lists = 0;
+  loop.advance(3 * kAuditInterval);
+  EXPECT_EQ(process_lists, 3u);
+  // A change is seen at once.
+  use.processes[0].memory = mebibytes(5000);
+  use.used = mebibytes(6000);
+  loop.advance(kReadingsPerList * kAuditInterval);
+  events.clear();
+  use.processes[1].memory = mebibytes(9000);
+  use.used = mebibytes(14'000);
+  loop.advance(kAuditInterval);
+  ASSERT_EQ(reasons(), Reasons{kMemoryExceededReason});
+  EXPECT_EQ(events[0].pod.uid, "uid-b");
 }
 
 TEST_F(AuditTest, AWarningIsOneEventForEachExcess) {

@@ -9,8 +9,8 @@
 #include <CLI/CLI.hpp>
 
 #include "agent/driver/nvml_driver.h"
+#include "arguments/arguments.h"
 #include "base/text.h"
-#include "cli/commands/health.h"
 #include "cli/main/command_line.h"
 #include "health/report/health_report.h"
 #include "topology/topology.h"
@@ -203,9 +203,9 @@ namespace {
 void mark_excluded(const std::string& health_file, Snapshot& snapshot) {
   const auto report = health::read_report(health_file);
   if (!report) return;
-  const auto view = replace_control_characters(*report);
   for (auto& gpu : snapshot.gpus) {
-    if (const auto* device = view.find({gpu.uuid})) gpu.excluded = device->excluded;
+    if (const auto* device = report->find({gpu.uuid}))
+      gpu.excluded = arguments::printable_text(device->excluded);
   }
 }
 

@@ -61,13 +61,15 @@ KNOWN_DIFFERENCES = {
     r"ProfileInfo(V\(v\d,|\()17\)": "driver 580 does not know profile 17; the simulated library is of a newer header",
     r"MemoryErrorCounter\(\w+,(l1|l2|registers|texture|shared|cbu)\)": "the simulated H100 counts errors at every place",
 }
+# Calls that the agent makes and no run on an H100 has recorded yet.
+NOT_RECORDED = ["nvmlDeviceGetDisplayActive", "nvmlDeviceGetDisplayMode"]
 
 
 def check_fixture(report):
     with report.check("the simulated H100 returns the codes of the real one"):
         # Calls with two GPUs are left out: the recorded machine has one.
         recorded, ours = json.loads(FIXTURE.read_text())["codes"], report.figures["codes"]
-        same([call for call in sorted(set(recorded) ^ set(ours)) if "GPU)" not in call], [], "calls of only one of both")
+        same([call for call in sorted(set(recorded) ^ set(ours)) if "GPU)" not in call], NOT_RECORDED, "calls of only one of both")
         rights = "full" if os.geteuid() == 0 else "user"
         different = {call: (ours[call][rights], codes[rights]) for call, codes in recorded.items()
                      if call in ours and ours[call][rights] != codes[rights]

@@ -63,15 +63,17 @@ void MemoryAuditor::follow_ledger() {
 
 void MemoryAuditor::read_gpus() {
   timer_ = ports_.loop.after(kAuditInterval, [this] { read_gpus(); });
-  for (auto& [gpu, audited] : audited_) {
-    if (std::exchange(audited.is_reading, true)) continue;
-    const bool must_list = audited.readings + 1 >= kReadingsPerList ||
-                           std::ranges::any_of(audited.uses, &fraction::MemoryUse::is_exceeded);
-    const auto known = must_list ? std::nullopt : audited.used;
-    ports_.read_gpu(gpu, known, [this, uuid = gpu, alive = lifetime_.watch()](const auto& reading) {
-      if (alive) on_reading(uuid, reading);
-    });
-  }
+  for (auto& [gpu, audited] : audited_) read_gpu(gpu, audited);
+}
+
+void MemoryAuditor::read_gpu(const DeviceUuid& gpu, AuditedGpu& audited) {
+  if (std::exchange(audited.is_reading, true)) return;
+  const bool must_list = audited.readings + 1 >= kReadingsPerList ||
+                         std::ranges::any_of(audited.uses, &fraction::MemoryUse::is_exceeded);
+  const auto known = must_list ? std::nullopt : audited.used;
+  ports_.read_gpu(gpu, known, [this, gpu, alive = lifetime_.watch()](const auto& reading) {
+    if (alive) on_reading(gpu, reading);
+  });
 }
 
 // A failed reading says nothing about any container.
@@ -166,6 +168,9 @@ void MemoryAuditor::judge_use(const DeviceUuid& gpu, const fraction::MemoryUse& 
   if (excess == fraction::Excess::kNew) {
     ++counts_.warned;
     ports_.notify({entry.pod, kMemoryExceededReason, describe_use(gpu, entry, use)});
+    audited_[gpu].confirmation = ports_.loop.after(kConfirmationDelay, [this, gpu] {
+      if (const auto found = audited_.find(gpu); found != audited_.end()) read_gpu(gpu, found->second);
+    });
   }
   if (excess == fraction::Excess::kConfirmed) act_on(gpu, entry, use, true);
   if (excess == fraction::Excess::kOngoing) act_on(gpu, entry, use, false);

@@ -154,8 +154,9 @@ TEST_F(AuditTest, TellsAtOnceAndKillsAtTheSecondReading) {
   EXPECT_EQ(events[0].pod.uid, "uid-over");
   EXPECT_EQ(events[0].message,
             "container main uses 9000 MiB of GPU-0, its limit is 8192 MiB (annotation gpulet.io/gpu-memory)");
+  loop.advance(kConfirmationDelay - 1ms);
   EXPECT_TRUE(killed.empty());
-  loop.advance(1s);
+  loop.advance(1ms);
   EXPECT_EQ(killed, (Killed{{10, kId}, {11, kId}}));
   ASSERT_EQ(reasons(), (Reasons{kMemoryExceededReason, kMemoryKilledReason}));
   EXPECT_TRUE(events[1].message.ends_with(": killed 2 processes")) << events[1].message;
@@ -163,7 +164,7 @@ TEST_F(AuditTest, TellsAtOnceAndKillsAtTheSecondReading) {
   uses[kAuditedGpu].processes.clear();
   killed.clear();
   add_process(13, "over", 9000);
-  loop.advance(1s);
+  loop.advance(kAuditInterval - kConfirmationDelay);
   EXPECT_EQ(killed, (Killed{{13, kId}}));
   uses[kAuditedGpu].processes.clear();
   loop.advance(10s);
@@ -293,7 +294,7 @@ TEST_F(AuditTest, ANumberThatAnotherProcessHasNowIsNotKilled) {
   add_pod("over", "8Gi", {"GPU-0::0"});
   start(ExceededAction::kKill);
   add_process(10, "over", 9000);
-  loop.advance(500ms);
+  loop.advance(kConfirmationDelay - 1ms);
   ASSERT_EQ(events.size(), 1u) << "told, not killed yet";
   cgroups[10] = {{"uid-stranger", kOtherId}};
   loop.advance(10s);

@@ -1,6 +1,6 @@
 # Everyday commands: `make help` lists them. CMakePresets.json and scripts/ implement them.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-gpu lint fuzz bench scale preemption node-autoscaling soak storm exits daily-peak operators workloads image image-operator image-arm64 image-docker package package-arm64 manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-workloads bootstrap-test
+.PHONY: help build demo test test-gpu lint fuzz bench scale preemption node-autoscaling reboots memory-audit soak storm exits daily-peak operators workloads image image-operator image-arm64 image-docker package package-arm64 manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-workloads bootstrap-test
 export GPULET_CACHE ?= $(HOME)/.cache/gpulet
 OUT := out
 JOBS ?= $(shell nproc)
@@ -54,6 +54,12 @@ preemption: bootstrap-test build ## check 200 random preemptions of the real kub
 
 node-autoscaling: bootstrap-test build ## start and remove GPU nodes by Karpenter for Pods that need them (15 minutes)
 	@tests/cluster/node_autoscaling.py $(if $(ROUNDS),--rounds $(ROUNDS))
+
+reboots: bootstrap-test build ## reboot a node under eight Pods ROUNDS (50) times, kubelet and agent in either order (10 minutes)
+	@tests/cluster/reboots.py $(if $(ROUNDS),--rounds $(ROUNDS))
+
+memory-audit: bootstrap-test build ## measure the audit of memory limits on 30 Pods, and 60 Pods above their limit (7 minutes)
+	@tests/cluster/memory_audit.py $(if $(ROUNDS),--rounds $(ROUNDS))
 
 soak: bootstrap-test build ## run Pods, faults and reloads for 20 minutes and check memory, descriptors and threads
 	@tests/cluster/soak.py

@@ -42,18 +42,18 @@ class DemandRecordTest : public k8s::ApiTest {
 
   std::mutex mutex_;
   json map_ = {{"data", {{"demand-0", "of another form"}}}};
+  DemandForecasts one_, other_;  // until the records have gone from the loop
   std::vector<std::unique_ptr<DemandRecord>> records_;
 };
 
 TEST_F(DemandRecordTest, AnotherReplicaKnowsWhatOneHasLearned) {
-  DemandForecasts one, other;
-  for (WallTime now = kDayTwo - 24h; now < kDayTwo; now += 1min) one.add_sample("team app=web", now, 250);
-  start_replica(one);
+  for (WallTime now = kDayTwo - 24h; now < kDayTwo; now += 1min) one_.add_sample("team app=web", now, 250);
+  start_replica(one_);
   ASSERT_TRUE(k8s::eventually([&] { return entries() == 1; })) << "the entry of another form is removed";
-  start_replica(other);
+  start_replica(other_);
   ASSERT_TRUE(k8s::eventually([&] {
     std::optional<double> known;
-    call_on_loop([&] { known = other.greatest_demand("team app=web", kDayTwo, 1h); });
+    call_on_loop([&] { known = other_.greatest_demand("team app=web", kDayTwo, 1h); });
     return known && std::abs(*known - 250) < 2;
   }));
 }

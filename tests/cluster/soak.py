@@ -21,28 +21,13 @@ may join after ten minutes (src/k8s/event_recorder.h). A faster machine causes m
 Only a listener's samples fill for 15 minutes (src/web/router.h): the size of /api/history is subtracted from both. As a check of this
 test, leaking 100 bytes at each Allocate and at each change of holders failed after 20 minutes with 400 KiB more anonymous memory.
 """
-import argparse
 import pathlib
 import sys
 
 sys.dont_write_bytecode = True
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-from lib.testbed import CACHE, cluster  # noqa: E402
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=20)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--inside", type=pathlib.Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.inside:
-        from lib.soak import inside  # has what only the virtual environment has
-        return inside(options.inside, options.minutes, options.seed)
-    with cluster(2) as made:
-        return made.run(HERE / "soak.py", "--minutes", str(options.minutes), "--seed", str(options.seed), python=CACHE / "venv" / "bin" / "python").returncode
-
+from lib.testbed import run_script  # noqa: E402
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(__file__, __doc__, 2, "soak", minutes=20.0, seed=1))

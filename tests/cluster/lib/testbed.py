@@ -1,5 +1,7 @@
 """The testbed: a control plane, with nodes that run Pods, or with kwok nodes, each an object without a machine."""
+import argparse
 import contextlib
+import importlib
 import os
 import pathlib
 import subprocess
@@ -43,3 +45,19 @@ def kwok_cluster(nodes, gpus, *programs):
     with cluster(0, "kwok", *programs) as made:
         subprocess.run([TESTBED, "kwok", str(nodes), str(gpus)], check=True, env=made.env, stdout=subprocess.DEVNULL)
         yield made
+
+
+def run_script(script, description, nodes, module, **options):
+    """The command line of a script with a cluster of its own: `options` are its numbers with their defaults. Calls inside(state, **options)
+    of `lib.<module>` where the control plane runs. Returns the exit status."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in options.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default)
+    parser.add_argument("--inside", type=pathlib.Path, help=argparse.SUPPRESS)
+    chosen = vars(parser.parse_args())
+    state = chosen.pop("inside")
+    if state:
+        return importlib.import_module(f"lib.{module}").inside(state, **chosen)  # has what only the virtual environment has
+    words = [word for name, value in chosen.items() for word in (f"--{name}", str(value))]
+    with cluster(nodes) as made:
+        return made.run(script, *words, python=CACHE / "venv" / "bin" / "python").returncode

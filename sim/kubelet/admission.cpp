@@ -60,7 +60,7 @@ Result<PodGrant> Kubelet::admit_pod(PodRequest pod) {
     std::lock_guard lock(impl_->mutex);
     if (!impl_->state.running) return fail(Code::kUnavailable, "the kubelet does not run");
     if (const auto it = impl_->state.grants.find(pod.uid); it != impl_->state.grants.end()) return it->second;
-    impl_->update_allocated();
+    impl_->update_allocated();  // first, so that an earlier Pod of this uid holds nothing any more
     impl_->admitted = pod.uid;
   }
   Status status;

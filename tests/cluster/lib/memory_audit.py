@@ -85,16 +85,13 @@ gpulet: {{fraction: {{onExceeded: {action}}}}}
 
     def round(self):
         name = self.random.choice(sorted(self.pids))
-        pid = self.pids.pop(name)
-        others = dict(self.pids)
-        self.pids[name] = pid
         exceeded = self.use(name, LIMIT_MIB + 1)
+        pid = self.pids.pop(name)
         until(f"the process of {name} has ended", lambda: not os.path.exists(f"/proc/{pid}"), PATIENCE_S, 0.01)
         self.acted.append(time.monotonic() - exceeded)
-        del self.pids[name]
         until(f"{name} has failed", lambda: self.kube.pod(name)["status"]["phase"] == "Failed", PATIENCE_S)
         self.kube.delete_pod(name)
-        gone = [other for other, other_pid in others.items() if not os.path.exists(f"/proc/{other_pid}")]
+        gone = [other for other, pid in self.pids.items() if not os.path.exists(f"/proc/{pid}")]
         assert not gone, f"processes of other Pods have ended: {gone}"
         assert self.acted[-1] <= ACTED_S, f"acted after {self.acted[-1]:.2f} s"
         successor = self.add_pod()

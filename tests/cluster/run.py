@@ -2,7 +2,7 @@
 """Tests gpulet on a real Kubernetes of two nodes: n1 is an HGX H100, n2 an L40S server with two NUMA nodes.
 
   tests/cluster/run.py [--keep] [--only RUN...]   ends in `N passed, N failed`; --keep leaves the cluster up (its directory is
-                                                  printed)
+                                                  printed) and ends after the first run that fails
 
 The runs, in this order:
 
@@ -31,9 +31,10 @@ Only on request:
                 GPULET_NFS=SERVER:/PATH is an export for their volume, where the kernel has NFS
 
 Each check is one function. A run stops at its first failure, because later checks depend on it, and reports how many were not
-reached (they fail too). Its workloads are removed, so that the next run starts without them.
+reached (they fail too). The runs after it get a new cluster, because nobody knows what it has left in the old one.
 """
 import argparse
+import json
 import pathlib
 import subprocess
 import sys
@@ -52,29 +53,44 @@ RUNS = ("process", "partition", "labels", "rights", "startup", "health", "cdi", 
         "autoscaling", "operands", "daily-peak", "operators", "workloads")
 ON_REQUEST = ("daily-peak", "operators", "workloads")
 IMAGES = ["0.1.0-test1", "0.1.0-test2"]
+TALLY = "tally.json"  # in the cluster's directory
 
 
 def outer(keep, only):
-    """Builds what is missing, starts the cluster, and runs the checks inside its network."""
+    """Builds what is missing and makes the runs, in one cluster as long as they pass."""
+    runs = [run for run in RUNS if run in (only or set(RUNS) - set(ON_REQUEST))]
     env = environment()
-    subprocess.run([TESTBED, "build", "helm", "kube-router", *[run for run in only if run == "operators"]], check=True, env=env)
+    subprocess.run([TESTBED, "build", "helm", "kube-router", *[run for run in runs if run == "operators"]], check=True, env=env)
+    passed = failed = 0
+    while runs:
+        result = in_a_cluster(keep, runs, env)
+        passed, failed, runs = passed + result["passed"], failed + result["failed"], runs[result["runs"]:]
+        if keep:
+            break
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+def in_a_cluster(keep, runs, env):
+    """Starts a cluster, and makes the runs inside its network up to the first that fails. Returns its tally."""
     state = pathlib.Path(tempfile.mkdtemp(prefix="gpulet-cluster-"))
-    env.update(TB_STATE=str(state), TB_NUMA_2="2", TB_KUBELET_CONFIG_2="topologyManagerPolicy: restricted",
-               TB_KUBELET_CONFIG="syncFrequency: 5s",  # how soon a changed ConfigMap is in a Pod
-               TB_RUNTIME=str(state / "nvidia-container-runtime"),  # of the run `operands`
-               TB_CONTROLLER_FLAGS="--horizontal-pod-autoscaler-sync-period=1s")
+    env = {**env, "TB_STATE": str(state), "TB_NUMA_2": "2", "TB_KUBELET_CONFIG_2": "topologyManagerPolicy: restricted",
+           "TB_KUBELET_CONFIG": "syncFrequency: 5s",  # how soon a changed ConfigMap is in a Pod
+           "TB_RUNTIME": str(state / "nvidia-container-runtime"),  # of the run `operands`
+           "TB_CONTROLLER_FLAGS": "--horizontal-pod-autoscaler-sync-period=1s"}
     try:
         started = time.monotonic()
         subprocess.run([TESTBED, "up", "2"], check=True, env=env, stdout=subprocess.DEVNULL)
         print(f"cluster up in {time.monotonic() - started:.1f} s: {state}", flush=True)
-        return subprocess.run([TESTBED, "cp", CACHE / "venv" / "bin" / "python", HERE / "run.py", "--inside", state,
-                               *(["--only", *only] if only else [])], env=env).returncode
+        subprocess.run([TESTBED, "cp", CACHE / "venv" / "bin" / "python", HERE / "run.py", "--inside", state, "--only", *runs], env=env, check=True)
+        return json.loads((state / TALLY).read_text())
     finally:
         if not keep:
             subprocess.run([TESTBED, "down"], env=env)
 
 
 def inside(state, only):
+    """Makes the runs up to the first that fails. TALLY gets the counts of checks and of the runs that were made."""
     from lib.checks import Checks
     from lib.kube import Kube
     from lib.node import Node
@@ -82,15 +98,17 @@ def inside(state, only):
     nodes = [Node(state, 1, "hgx-h100"), Node(state, 2, "l40s")]
     # An administrator has marked one node; the other has no label, and the agent finds its GPUs there by itself.
     kube.patch("/api/v1/nodes/n1", {"metadata": {"labels": {"nvidia.com/gpu.present": "true"}}})
-    passed = failed = 0
-    checks = Checks(kube, nodes, ROOT)
-    for label, run in checks.runs(IMAGES, STEPS_AS_PROCESS, STEPS_WITH_CHART):
+    tally = {"passed": 0, "failed": 0, "runs": 0}
+    for label, run in Checks(kube, nodes, ROOT).runs(IMAGES, STEPS_AS_PROCESS, STEPS_WITH_CHART):
         assert label in RUNS, label
-        if label not in (only or RUNS) or (label in ON_REQUEST and not only):
+        if tally["failed"]:
+            break
+        if label not in only:
             continue
         for node in nodes:
-            if label != "process" and not node.gpus:  # the run `process`, where the driver comes up late, was not reached so far
+            if label != "process" and not node.gpus:  # the run `process`, where the driver comes up late, was not asked for
                 node.driver_up()
+        tally["runs"] += 1
         broken = None
         for name, check in run:
             started = time.monotonic()
@@ -99,7 +117,7 @@ def inside(state, only):
                     raise AssertionError(f"not reached: {broken} failed before")
                 check()
             except Exception as error:
-                failed += 1
+                tally["failed"] += 1
                 broken = broken or name
                 if broken == name:
                     traceback.print_exc(file=sys.stdout)
@@ -107,26 +125,15 @@ def inside(state, only):
                     show_logs(state, label)
                 print(f"FAIL {label}: {name}: {type(error).__name__}: {' '.join(str(error).split())}", flush=True)
             else:
-                passed += 1
+                tally["passed"] += 1
                 print(f"ok {label}: {name}, {time.monotonic() - started:.1f} s", flush=True)
-        if broken:
-            remove_workloads()
         for node in nodes:
             node.end()
-            left = undo_partitions(node)
-            if left and not broken:
-                failed += 1
+            left = "" if broken else undo_partitions(node)
+            if left:
+                tally["failed"] += 1
                 print(f"FAIL {label}: leftovers: {left}", flush=True)
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
-
-
-def remove_workloads():
-    from lib.kubectl import kubectl
-    try:
-        kubectl("delete", "deployments,daemonsets,statefulsets,jobs,pods", "--all", "--all-namespaces", "--grace-period=1", "--timeout=60s")
-    except AssertionError as error:
-        print(f"left by the failed run: {error}", flush=True)
+    (state / TALLY).write_text(json.dumps(tally))
 
 
 def undo_partitions(node):
@@ -172,5 +179,6 @@ if __name__ == "__main__":
     parser.add_argument("--inside", type=pathlib.Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
-        sys.exit(inside(options.inside, options.only))
-    sys.exit(outer(options.keep, options.only))
+        inside(options.inside, options.only)
+    else:
+        sys.exit(outer(options.keep, options.only))

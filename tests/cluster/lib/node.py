@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -128,12 +129,19 @@ class Node:
         return pids
 
     def environments(self):
-        """Pod → (pid, environment) of a process of its container, for each test Pod that runs now."""
+        """Pod → (pid, environment) of the first process of its container, for each test Pod that runs now.
+
+        A signal to this process decides how the container ends; its children have the same environment.
+        """
         found = {}
         for pid in self.processes():
+            process = pathlib.Path("/proc", pid)
             try:
-                environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                environment = (process / "environ").read_bytes().split(b"\0")
+                pids = re.search(r"^NSpid:\t(.*)$", (process / "status").read_text(), re.MULTILINE)[1].split()
             except OSError:
+                continue
+            if pids[-1] != "1":
                 continue
             values = dict(line.decode(errors="replace").partition("=")[::2] for line in environment)
             if values.get("POD"):

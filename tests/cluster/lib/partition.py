@@ -12,6 +12,7 @@ from lib.rebalance import RebalanceChecks
 GPU = "nvidia.com/gpu"
 SLICED = "nvidia.com/gpu.sliced"
 SHARED = "nvidia.com/gpu.shared"
+LIMITED = "nvidia.com/gpu.limited"
 COMPUTE_MODE_DEFAULT, COMPUTE_MODE_EXCLUSIVE_PROCESS = 0, 3  # NVML_COMPUTEMODE_*
 SAMPLED_S = 20.0
 LIVE_S = 1.0  # from a changed config file until the kubelet has it
@@ -36,7 +37,7 @@ class PartitionChecks:
             ("busy GPUs come after idle ones", self.idle_first),
             ("a hot GPU gives up its Pod of the lowest priority", RebalanceChecks(self.checks, self.node, SLICED, self.config).run),
             ("a container above its memory limit is killed, then evicted; the others stay",
-             MemoryLimitChecks(self.checks, self.node, SLICED, self.config).run),
+             MemoryLimitChecks(self.checks, self.node, LIMITED, self.config).run),
             ("four Pods on one time-sliced GPU", self.time_sliced),
             ("4 slices become 8 under four Pods", self.four_to_eight),
             ("MPS: equal shares, limits in the daemon", self.equal_shares),

@@ -42,17 +42,18 @@ namespace {
 // A reading that takes longer is given up.
 constexpr Duration kMemoryReadingLimit = std::chrono::seconds(2);
 
-Result<GpuMemoryReading> read_memory_of(const nvml::Session& session, unsigned index,
-                                        const DeviceUuid& expected, std::optional<Bytes> known) {
-  GPULET_TRY_ASSIGN(const auto device, session.device(index));
+Result<GpuMemoryReading> read_memory_of(const nvml::Session& session, std::optional<unsigned> index,
+                                        const GpuMemoryQuestion& question) {
+  if (!index) return fail(Code::kNotFound, "the driver no longer lists this GPU", question.gpu.str());
+  GPULET_TRY_ASSIGN(const auto device, session.device(*index));
   GPULET_TRY_ASSIGN(const auto uuid, session.device_uuid(device));
-  if (uuid != expected) return fail(Code::kNotFound, "another GPU has its place", expected.str());
+  if (uuid != question.gpu) return fail(Code::kNotFound, "another GPU has its place", question.gpu.str());
   const nvml::Usage usage(session, device);
   GpuMemoryReading reading;
   // Before the processes: what changes in between is a change at the next reading. Where the driver does not
   // report what it reserves, `used` includes that.
   if (const auto memory = usage.memory(); memory && memory->reserved) reading.used = memory->used;
-  if (known && reading.used == known) return reading;
+  if (question.known && reading.used == question.known) return reading;
   GPULET_TRY_ASSIGN(const auto processes, usage.process_memory());
   reading.processes.emplace();
   for (const auto& one : processes) reading.processes->push_back({one.process.pid, one.memory});
@@ -61,12 +62,17 @@ Result<GpuMemoryReading> read_memory_of(const nvml::Session& session, unsigned i
 
 }  // namespace
 
-void read_gpu_memory(NvmlDriver& driver, const DeviceUuid& gpu, std::optional<Bytes> known,
-                     std::function<void(Result<GpuMemoryReading>)> done) {
-  driver.run_on_gpu<GpuMemoryReading>(
-      gpu, "reading the memory of", kMemoryReadingLimit,
-      [gpu, known](const NvmlDriver::SessionPtr& session, unsigned index) {
-        return read_memory_of(*session, index, gpu, known);
+void read_gpu_memory(NvmlDriver& driver, std::vector<GpuMemoryQuestion> questions,
+                     std::function<void(Result<GpuMemoryReadings>)> done) {
+  std::vector<DeviceUuid> gpus;
+  for (const auto& question : questions) gpus.push_back(question.gpu);
+  driver.run_on_gpus<GpuMemoryReadings>(
+      gpus, "reading the memory of", kMemoryReadingLimit,
+      [questions = std::move(questions)](const NvmlDriver::SessionPtr& session, const auto& indices) {
+        GpuMemoryReadings readings;
+        for (std::size_t i = 0; i < questions.size(); ++i)
+          readings.push_back(read_memory_of(*session, indices[i], questions[i]));
+        return Result<GpuMemoryReadings>(std::move(readings));
       },
       std::move(done));
 }

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "agent/driver/nvml_driver.h"
 #include "agent/fraction/memory_auditor.h"
@@ -33,11 +34,11 @@ class NvmlSampler final : public Sampler {
   Lifetime lifetime_;
 };
 
-// The memory of one GPU by process: one driver call where its use is the known one, else two. Does not block;
-// `done` is called once on the loop, not after the driver's destruction. Errors: those of
-// NvmlDriver::run_on_gpu() and nvml::Usage.
-void read_gpu_memory(NvmlDriver& driver, const DeviceUuid& gpu, std::optional<Bytes> known,
-                     std::function<void(Result<GpuMemoryReading>)> done);
+// The memory of GPUs by process, for MemoryAuditorPorts::read_gpus: one driver call for a GPU whose use is
+// the known one, else two. Does not block; `done` is called once on the loop, not after the driver's
+// destruction. Errors: those of NvmlDriver::run_on_gpus() and nvml::Usage.
+void read_gpu_memory(NvmlDriver& driver, std::vector<GpuMemoryQuestion> questions,
+                     std::function<void(Result<GpuMemoryReadings>)> done);
 
 // MIG of the node's GPUs over the driver's thread, for the MigManager. A change of the MIG mode is made while
 // the agent has no other session, as the driver activates it only on a GPU that no other client holds.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <tuple>
 
 #include "base/file.h"
 #include "nvml/test_loop_thread.h"
@@ -35,6 +36,11 @@ class NvmlSamplerTest : public testing::Test {
       sampler_.reset();
       driver_.reset();
     });
+  }
+  Result<GpuMemoryReadings> read_memory(const std::vector<GpuMemoryQuestion>& questions) {
+    auto readings = thread_.await<Result<GpuMemoryReadings>>(
+        [&](auto done) { read_gpu_memory(*driver_, questions, done); });
+    return readings.value_or(fail(Code::kInternal, "it never returned"));
   }
   Result<Sampler::Sampled> sample_and_wait(std::size_t index) {
     auto sampled = thread_.await<Result<Sampler::Sampled>>(
@@ -88,6 +94,35 @@ TEST_F(NvmlSamplerTest, MarksProcessesOutsidePods) {
   const auto outside = metrics::processes_outside_pods(sampled->gpu);
   ASSERT_EQ(outside.size(), 1u);
   EXPECT_EQ(outside[0].pid, 812u);
+}
+
+// Processes are listed where the use is not the known one; an unknown GPU fails alone, one that hangs all.
+TEST_F(NvmlSamplerTest, ReadsTheMemoryOfSeveralGpus) {
+  auto& process = root_.edit_machine()->gpus[1].processes[0];
+  process.pid = 812;
+  process.gpu_instance = process.compute_instance = sim::kNoInstance;
+  process.memory_bytes = std::uint64_t{20} << 30;
+  const DeviceUuid first = snapshot_->gpus[0].uuid, second = snapshot_->gpus[1].uuid, unknown("GPU-unknown");
+  const auto readings = read_memory({{first, {}}, {unknown, {}}, {second, {}}});
+  ASSERT_TRUE(readings) << readings.error().full_message();
+  ASSERT_EQ(readings->size(), 3u);
+  const auto& [idle, missing, loaded] = std::tie((*readings)[0], (*readings)[1], (*readings)[2]);
+  ASSERT_TRUE(idle && loaded);
+  EXPECT_TRUE(idle->processes && idle->processes->empty());
+  EXPECT_EQ(missing.error().code(), Code::kNotFound);
+  ASSERT_TRUE(loaded->processes && loaded->processes->size() == 1);
+  EXPECT_EQ(loaded->processes->front().pid, 812u);
+  EXPECT_EQ(loaded->processes->front().memory, mebibytes(20 << 10));
+  const auto again = read_memory({{first, idle->used}, {second, idle->used}});
+  ASSERT_TRUE(again && (*again)[0] && (*again)[1]);
+  EXPECT_FALSE((*again)[0]->processes) << "the use is the known one";
+  EXPECT_TRUE((*again)[1]->processes);
+  root_.edit_machine()->gpus[1].faults.hang = 1;
+  EXPECT_EQ(read_memory({{first, {}}, {second, {}}}).error().code(), Code::kDeadlineExceeded);
+  EXPECT_EQ(read_memory({{second, {}}}).error().code(), Code::kDeadlineExceeded);
+  const auto healthy = read_memory({{first, {}}});
+  EXPECT_TRUE(healthy && healthy->front()) << "it is not kept from being read";
+  root_.edit_machine()->gpus[1].faults.hang = 0;
 }
 
 TEST_F(NvmlSamplerTest, AHangingGpuDoesNotAffectOthers) {

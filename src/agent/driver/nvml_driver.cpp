@@ -89,6 +89,20 @@ Result<std::pair<nvml::Call, unsigned>> NvmlDriver::find_gpu_call(const DeviceUu
   return std::pair(std::move(call), known->index);
 }
 
+Result<std::pair<nvml::Call, NvmlDriver::GpuIndices>> NvmlDriver::find_gpus_call(
+    const std::vector<DeviceUuid>& gpus, const std::string& what, Duration limit) const {
+  if (gpus.size() == 1) {
+    GPULET_TRY_ASSIGN(auto one, find_gpu_call(gpus.front(), what, limit));
+    return std::pair(std::move(one.first), GpuIndices{one.second});
+  }
+  GpuIndices indices;
+  for (const auto& gpu : gpus) {
+    const auto* known = last_snapshot_ ? last_snapshot_->find(gpu) : nullptr;
+    indices.push_back(known ? std::optional(known->index) : std::nullopt);
+  }
+  return std::pair(nvml::Call{what + " " + std::to_string(gpus.size()) + " GPUs", "", limit}, indices);
+}
+
 void NvmlDriver::open_driver(std::function<void(Status)> done) {
   events_.stop_events();
   end_reading(fail(session_closed_error()));

@@ -62,24 +62,19 @@ class NvmlDriver final : public Driver {
   void run_on_gpu(const DeviceUuid& gpu, const std::string& what, Duration limit,
                   std::function<Result<T>(const SessionPtr&, unsigned)> work,
                   std::function<void(Result<T>)> done) {
-    holder_.use_session([=, this, work = std::move(work), done = std::move(done)](const SessionPtr& session,
-                                                                                  const auto& use) mutable {
-      auto call = find_gpu_call(gpu, what, limit);
-      if (!session || !call) {
-        const auto error = session ? call.error() : holder_.closed_error();
-        return loop_.post([alive = lifetime_.watch(), done = std::move(done), error] {
-          if (alive) done(fail(error));
-        });
-      }
-      worker_.run_call<T>(
-          std::move(call->first),
-          [session = std::weak_ptr(session), index = call->second, work = std::move(work)]() -> Result<T> {
-            const auto held = session.lock();
-            if (!held) return fail(Code::kUnavailable, "the driver is being initialised");
-            return work(held, index);
-          },
-          [use, done = std::move(done)](Result<T> result) { done(std::move(result)); });
-    });
+    run_in_session<T, unsigned>([=, this] { return find_gpu_call(gpu, what, limit); }, std::move(work),
+                                std::move(done));
+  }
+
+  // The same for several GPUs by one call, which is watched as one: a GPU that hangs fails it for all. `work`
+  // gets an index for each, nullopt where the last snapshot has no such GPU.
+  using GpuIndices = std::vector<std::optional<unsigned>>;
+  template <class T>
+  void run_on_gpus(const std::vector<DeviceUuid>& gpus, const std::string& what, Duration limit,
+                   std::function<Result<T>(const SessionPtr&, const GpuIndices&)> work,
+                   std::function<void(Result<T>)> done) {
+    run_in_session<T, GpuIndices>([=, this] { return find_gpus_call(gpus, what, limit); }, std::move(work),
+                                  std::move(done));
   }
 
   // The same while the agent has no other session, for what the driver refuses while any client holds the
@@ -119,9 +114,38 @@ class NvmlDriver final : public Driver {
   // Probes the GPU or MIG device of `scope`, and checks whether the GPU's MIG layout has changed.
   void run_probe(const health::Scope& scope, Probe question, std::function<void(Evidence)> done);
 
+  // Runs `work` with what `find_call` has found once there is a session.
+  template <class T, class Found>
+  void run_in_session(std::function<Result<std::pair<nvml::Call, Found>>()> find_call,
+                      std::function<Result<T>(const SessionPtr&, const Found&)> work,
+                      std::function<void(Result<T>)> done) {
+    holder_.use_session([this, find_call = std::move(find_call), work = std::move(work),
+                         done = std::move(done)](const SessionPtr& session, const auto& use) mutable {
+      auto call = find_call();
+      if (!session || !call) {
+        const auto error = session ? call.error() : holder_.closed_error();
+        return loop_.post([alive = lifetime_.watch(), done = std::move(done), error] {
+          if (alive) done(fail(error));
+        });
+      }
+      worker_.run_call<T>(
+          std::move(call->first),
+          [session = std::weak_ptr(session), found = std::move(call->second),
+           work = std::move(work)]() -> Result<T> {
+            const auto held = session.lock();
+            if (!held) return fail(Code::kUnavailable, "the driver is being initialised");
+            return work(held, found);
+          },
+          [use, done = std::move(done)](Result<T> result) { done(std::move(result)); });
+    });
+  }
+
   // With the GPU's index. Errors: kNotFound.
   Result<std::pair<nvml::Call, unsigned>> find_gpu_call(const DeviceUuid& gpu, const std::string& what,
                                                         Duration limit) const;
+  // With the index of each. A call for one GPU has that GPU as its subject.
+  Result<std::pair<nvml::Call, GpuIndices>> find_gpus_call(const std::vector<DeviceUuid>& gpus,
+                                                           const std::string& what, Duration limit) const;
   nvml::Call make_gpu_call(const std::string& what, unsigned index) const;
   void start_reading(const SessionPtr& session, const SessionHolder::Use& use, ReadDone done);
   void probe_with_session(const SessionPtr& session, const SessionHolder::Use& use,

@@ -73,8 +73,8 @@ class MemoryAuditComponent final : public Component {
                    .reader = *reader_,
                    .on_invalid_request = {},
                    .changed = {}},
-        .read_gpu = [this](const DeviceUuid& gpu, std::optional<Bytes> known,
-                           auto done) { read_gpu(gpu, known, std::move(done)); },
+        .read_gpus = [this](std::vector<GpuMemoryQuestion> questions,
+                            auto done) { read_gpus(std::move(questions), std::move(done)); },
         .cgroups = [](unsigned pid) { return read_pod_cgroups(pid); },
         .kill = [](unsigned pid,
                    const metrics::PodCgroup& expected) { return kill_container_process(pid, expected); },
@@ -89,9 +89,10 @@ class MemoryAuditComponent final : public Component {
     };
   }
 
-  void read_gpu(const DeviceUuid& gpu, std::optional<Bytes> known,
-                std::function<void(Result<GpuMemoryReading>)> done) {
-    if (auto* driver = node_.devices->driver()) return read_gpu_memory(*driver, gpu, known, std::move(done));
+  void read_gpus(std::vector<GpuMemoryQuestion> questions,
+                 std::function<void(Result<GpuMemoryReadings>)> done) {
+    if (auto* driver = node_.devices->driver())
+      return read_gpu_memory(*driver, std::move(questions), std::move(done));
     node_.loop.post([done = std::move(done)] { done(fail(Code::kUnavailable, "there is no driver")); });
   }
 

@@ -58,22 +58,43 @@ void MemoryAuditor::follow_ledger() {
     return std::ranges::none_of(held, [&](const auto& key) { return key.pod_uid == one.first.uid; });
   });
   if (audited_.empty()) return timer_.reset();
-  if (!timer_) timer_ = ports_.loop.after(Duration::zero(), [this] { read_gpus(); });
+  if (!timer_) timer_ = ports_.loop.after(Duration::zero(), [this] { read_all(); });
 }
 
-void MemoryAuditor::read_gpus() {
-  timer_ = ports_.loop.after(kAuditInterval, [this] { read_gpus(); });
-  for (auto& [gpu, audited] : audited_) read_gpu(gpu, audited);
+void MemoryAuditor::read_all() {
+  timer_ = ports_.loop.after(kAuditInterval, [this] { read_all(); });
+  std::vector<GpuMemoryQuestion> together;
+  for (const auto& [gpu, audited] : audited_) {
+    auto question = next_question(gpu, audited);
+    if (!question) continue;
+    if (audited.has_failed) {
+      read_gpus({*std::move(question)});
+    } else {
+      together.push_back(*std::move(question));
+    }
+  }
+  if (!together.empty()) read_gpus(std::move(together));
 }
 
-void MemoryAuditor::read_gpu(const DeviceUuid& gpu, AuditedGpu& audited) {
-  if (std::exchange(audited.is_reading, true)) return;
+std::optional<GpuMemoryQuestion> MemoryAuditor::next_question(const DeviceUuid& gpu,
+                                                              const AuditedGpu& audited) {
+  if (audited.is_reading) return std::nullopt;
   const bool must_list = audited.readings + 1 >= kReadingsPerList ||
                          std::ranges::any_of(audited.uses, &fraction::MemoryUse::is_exceeded);
-  const auto known = must_list ? std::nullopt : audited.used;
-  ports_.read_gpu(gpu, known, [this, gpu, alive = lifetime_.watch()](const auto& reading) {
-    if (alive) on_reading(gpu, reading);
-  });
+  return GpuMemoryQuestion{gpu, must_list ? std::nullopt : audited.used};
+}
+
+void MemoryAuditor::read_gpus(std::vector<GpuMemoryQuestion> questions) {
+  std::vector<DeviceUuid> gpus;
+  for (const auto& question : questions) {
+    audited_[question.gpu].is_reading = true;
+    gpus.push_back(question.gpu);
+  }
+  ports_.read_gpus(std::move(questions),
+                   [this, gpus, alive = lifetime_.watch()](const Result<GpuMemoryReadings>& readings) {
+                     for (std::size_t i = 0; alive && i < gpus.size(); ++i)
+                       on_reading(gpus[i], readings ? (*readings)[i] : fail(readings.error()));
+                   });
 }
 
 // A failed reading says nothing about any container.
@@ -82,6 +103,7 @@ void MemoryAuditor::on_reading(const DeviceUuid& gpu, const Result<GpuMemoryRead
   if (found == audited_.end() || !ledger_) return;
   auto& audited = found->second;
   audited.is_reading = false;
+  audited.has_failed = !reading;
   if (!reading) return;
   audited.used = reading->used;
   ++audited.readings;
@@ -169,7 +191,9 @@ void MemoryAuditor::judge_use(const DeviceUuid& gpu, const fraction::MemoryUse& 
     ++counts_.warned;
     ports_.notify({entry.pod, kMemoryExceededReason, describe_use(gpu, entry, use)});
     audited_[gpu].confirmation = ports_.loop.after(kConfirmationDelay, [this, gpu] {
-      if (const auto found = audited_.find(gpu); found != audited_.end()) read_gpu(gpu, found->second);
+      const auto found = audited_.find(gpu);
+      if (found == audited_.end()) return;
+      if (auto question = next_question(gpu, found->second)) read_gpus({*std::move(question)});
     });
   }
   if (excess == fraction::Excess::kConfirmed) act_on(gpu, entry, use, true);

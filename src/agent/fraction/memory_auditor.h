@@ -7,8 +7,9 @@
 // A process belongs to a container by the cgroup that the kubelet and the engine made, which no container can
 // leave. It is looked up again before anything is done. Processes of unknown containers are nobody's.
 //
-// Nothing is read while no container with a limit holds a GPU. Cost with a limit: one driver call for each
-// such GPU and second, another where the GPU's use has changed, and one file of /proc for each new process.
+// Nothing is read while no container with a limit holds a GPU. Cost with a limit: one turn of the driver's
+// thread each second, with one driver call for each such GPU and another where its use has changed, and one
+// file of /proc for each new process.
 #pragma once
 
 #include <cstdint>
@@ -56,14 +57,19 @@ struct GpuMemoryReading {
   std::optional<std::vector<ProcessMemory>> processes;  // nullopt: not listed, since the use is the known one
 };
 
+struct GpuMemoryQuestion {
+  DeviceUuid gpu;
+  std::optional<Bytes> known;  // with this use, the processes need not be listed
+};
+using GpuMemoryReadings = std::vector<Result<GpuMemoryReading>>;
+
 struct MemoryAuditorPorts {
   Loop& loop;
   MemoryLedgerPorts ledger;  // without `on_invalid_request` and `changed`
-  // Does not block; called back from the loop, not from inside the call. One call at a time for each GPU.
-  // `known`: with this use, the processes need not be listed.
-  std::function<void(const DeviceUuid&, std::optional<Bytes> known,
-                     std::function<void(Result<GpuMemoryReading>)>)>
-      read_gpu;
+  // Does not block; called back from the loop, not from inside the call, with an answer for each question in
+  // their order. A GPU is in one call at a time. One that hangs may fail the call for all.
+  std::function<void(std::vector<GpuMemoryQuestion>, std::function<void(Result<GpuMemoryReadings>)>)>
+      read_gpus;
   // The cgroups of a process (/proc/PID/cgroup); empty where it has ended.
   std::function<std::vector<metrics::PodCgroup>(unsigned pid)> cgroups;
   // Kills a process if it is in that cgroup of a Pod. Errors: kNotFound, kPermissionDenied.
@@ -89,6 +95,7 @@ class MemoryAuditor {
  private:
   struct AuditedGpu {
     bool is_reading = false;
+    bool has_failed = false;  // at the last reading: it is read alone until it answers
     Subscription confirmation;
     std::optional<Bytes> used;                                    // at the last reading
     std::vector<ProcessMemory> processes;                         // as last listed
@@ -99,8 +106,10 @@ class MemoryAuditor {
   };
 
   void follow_ledger();
-  void read_gpus();
-  void read_gpu(const DeviceUuid& gpu, AuditedGpu& audited);
+  void read_all();
+  // Nothing to ask while a reading is in progress.
+  static std::optional<GpuMemoryQuestion> next_question(const DeviceUuid& gpu, const AuditedGpu& audited);
+  void read_gpus(std::vector<GpuMemoryQuestion> questions);
   void on_reading(const DeviceUuid& gpu, const Result<GpuMemoryReading>& reading);
   struct Owner {
     const LedgerEntry* entry = nullptr;  // null: none, or unknown

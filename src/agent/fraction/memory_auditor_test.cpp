@@ -48,15 +48,11 @@ class AuditTest : public ::testing::Test {
                    .reader = reader,
                    .on_invalid_request = {},
                    .changed = {}},
-        .read_gpu =
-            [this](const DeviceUuid& gpu, std::optional<Bytes> known, auto done) {
-              ++readings;
-              loop.post([this, gpu, known, done = std::move(done)] {
-                if (driver_error) return done(fail(*driver_error));
-                const auto& use = uses[gpu];
-                if (known && use.used == known) return done(GpuMemoryReading{use.used, std::nullopt});
-                ++process_lists;
-                done(GpuMemoryReading{use.used, use.processes});
+        .read_gpus =
+            [this](std::vector<GpuMemoryQuestion> questions, auto done) {
+              calls.push_back(questions.size());
+              loop.post([this, questions = std::move(questions), done = std::move(done)] {
+                done(answer_questions(questions));
               });
             },
         .cgroups = [this](unsigned pid) { return cgroups[pid]; },
@@ -71,6 +67,24 @@ class AuditTest : public ::testing::Test {
         .is_shared_by_mps = [this](const ResourceName& resource) { return resource.str() == mps_resource; },
     };
     auditor.emplace(std::move(ports), 1);
+  }
+
+  Result<GpuMemoryReadings> answer_questions(const std::vector<GpuMemoryQuestion>& questions) {
+    GpuMemoryReadings readings;
+    for (const auto& [gpu, known] : questions) {
+      if (hanging.contains(gpu)) return fail(Code::kDeadlineExceeded, "the driver has not answered");
+      ++readings_of[gpu];
+      const auto& use = uses[gpu];
+      if (driver_error) {
+        readings.push_back(fail(*driver_error));
+      } else if (known && use.used == known) {
+        readings.push_back(GpuMemoryReading{use.used, std::nullopt});
+      } else {
+        ++process_lists;
+        readings.push_back(GpuMemoryReading{use.used, use.processes});
+      }
+    }
+    return readings;
   }
 
   // A Pod with one container, main, that requests memory of each of its shares.
@@ -110,7 +124,10 @@ class AuditTest : public ::testing::Test {
   std::map<unsigned, std::vector<PodCgroup>> cgroups;
   std::optional<Error> kubelet_error, driver_error, kill_error;
   std::string mps_resource;
-  std::size_t lists = 0, readings = 0, process_lists = 0;
+  std::size_t lists = 0, process_lists = 0;
+  std::vector<std::size_t> calls;  // GPUs in each
+  std::map<DeviceUuid, std::size_t> readings_of;
+  std::set<DeviceUuid> hanging;
   std::vector<std::pair<unsigned, std::string>> killed;
   std::vector<EvictionEvent> events;
   std::optional<MemoryAuditor> auditor;
@@ -127,16 +144,16 @@ TEST_F(AuditTest, NothingIsReadWithoutALimitOrASetting) {
   auditor->apply_action(ExceededAction::kKill);
   loop.advance(10min);
   EXPECT_EQ(lists, 1u) << "the kubelet is asked once, and after each allocation";
-  EXPECT_EQ(readings, 0u);
+  EXPECT_EQ(calls.size(), 0u);
   add_pod("limited", "8Gi", {"GPU-0::1"});
   auditor->on_allocated();
   loop.advance(1s);
-  EXPECT_GT(readings, 0u);
+  EXPECT_GT(calls.size(), 0u);
   holders.clear();
   loop.advance(kLedgerPollInterval + 1s);
-  readings = 0;
+  calls.clear();
   loop.advance(1min);
-  EXPECT_EQ(readings, 0u) << "its holder has left";
+  EXPECT_EQ(calls.size(), 0u) << "its holder has left";
 }
 
 TEST_F(AuditTest, TellsAtOnceAndKillsAtTheSecondReading) {
@@ -176,6 +193,30 @@ TEST_F(AuditTest, TellsAtOnceAndKillsAtTheSecondReading) {
   EXPECT_EQ(stats.containers[0].used, mebibytes(0));
 }
 
+TEST_F(AuditTest, ReadsGpusTogetherAndThoseThatFailAlone) {
+  const DeviceUuid other("GPU-1");
+  add_pod("a", "8Gi", {"GPU-0::0"});
+  add_pod("b", "8Gi", {"GPU-1::0"}, kOtherId);
+  start(ExceededAction::kKill);
+  loop.advance(1s);
+  using Calls = std::vector<std::size_t>;
+  calls.clear();
+  loop.advance(2s);
+  EXPECT_EQ(calls, (Calls{2, 2}));
+  hanging.insert(other);
+  loop.advance(1s);
+  calls.clear();
+  readings_of.clear();
+  loop.advance(2s);
+  EXPECT_EQ(calls, (Calls{1, 1, 1, 1})) << "one that hangs does not keep the other from being read";
+  EXPECT_EQ(readings_of, (std::map<DeviceUuid, std::size_t>{{kAuditedGpu, 2}}));
+  hanging.clear();
+  loop.advance(1s);
+  calls.clear();
+  loop.advance(1s);
+  EXPECT_EQ(calls, Calls{2});
+}
+
 TEST_F(AuditTest, ListsProcessesWhereTheUseHasChanged) {
   add_pod("a", "8Gi", {"GPU-0::0"});
   add_pod("b", "8Gi", {"GPU-0::1"}, kOtherId);
@@ -186,9 +227,9 @@ TEST_F(AuditTest, ListsProcessesWhereTheUseHasChanged) {
   start(ExceededAction::kWarn);
   loop.advance(1s);
   process_lists = 0;
-  readings = 0;
+  calls.clear();
   loop.advance(kReadingsPerList * 4 * kAuditInterval);
-  EXPECT_EQ(readings, kReadingsPerList * 4);
+  EXPECT_EQ(calls.size(), kReadingsPerList * 4);
   EXPECT_EQ(process_lists, 4u);
   EXPECT_EQ(auditor->stats().containers[0].used, mebibytes(5000)) << "as last listed";
   // What one takes, the other gives back: seen by a regular list, and then at each reading.
@@ -394,9 +435,9 @@ TEST_F(AuditTest, GpusInMigModeHoldTheirLimitsThemselves) {
   snapshot->gpus[0].mig_enabled = true;
   auditor->use_snapshot(snapshot);
   loop.run_ready();
-  readings = 0;
+  calls.clear();
   loop.advance(1min);
-  EXPECT_EQ(readings, 0u);
+  EXPECT_EQ(calls.size(), 0u);
 }
 
 }  // namespace

@@ -20,6 +20,14 @@ Result<json> parse_object(std::string_view text) {
   return value;
 }
 
+// Without spec and status. Source: Kubernetes API concepts, "Metadata-only fetches".
+constexpr const char* kMetadataObject = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+constexpr const char* kMetadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+
+std::string accept_value(bool only_metadata, const char* partial) {
+  return only_metadata ? partial : "application/json";
+}
+
 class SingleObjectWatcher final : public ObjectWatcher {
  public:
   SingleObjectWatcher(Loop& loop, ClientConfig access, WatchedObject what, WatchTiming timing,
@@ -37,7 +45,8 @@ class SingleObjectWatcher final : public ObjectWatcher {
  private:
   void list_object() {
     client_.send_request(
-        {.method = "GET", .path = path_}, [this](const Result<http::ClientResponse>& response) {
+        {.method = "GET", .path = path_, .accept = accept_value(what_.metadata, kMetadataList)},
+        [this](const Result<http::ClientResponse>& response) {
           if (!response) return retry_list_or_watch(response.error());
           if (response->status != 200) return on_list_refused(response->status, response->body);
           const auto list = parse_object(response->body);
@@ -61,7 +70,7 @@ class SingleObjectWatcher final : public ObjectWatcher {
     // The server ends the watch; a connection that is silent for longer is broken.
     const Duration whole = timing_.watch_for + timing_.request_limit;
     client_.stream_response(
-        {.method = "GET", .path = path}, whole,
+        {.method = "GET", .path = path, .accept = accept_value(what_.metadata, kMetadataObject)}, whole,
         [this](std::string_view piece) { return consume_watch_bytes(piece); },
         [this](const Result<http::ClientResponse>& response) {
           if (gone_ || (response && response->status == kStatusGone)) {
@@ -172,7 +181,8 @@ class ObjectLabelWatcher final : public NodeLabelWatcher {
                                            {.collection = "/api/v1/nodes",
                                             .name = access.node_name,
                                             .description = "this node's labels",
-                                            .resource = "nodes"},
+                                            .resource = "nodes",
+                                            .metadata = true},
                                            timing, [this](const json& node) {
                                              on_node(json_text_map(json_member(node, "metadata"), "labels"));
                                            })) {}
@@ -198,9 +208,6 @@ std::unique_ptr<NodeLabelWatcher> NodeLabelWatcher::watch_node_labels(
 
 namespace {
 
-constexpr const char* kMetadataObject = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
-constexpr const char* kMetadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
-
 class PagedCollectionWatcher final : public CollectionWatcher {
  public:
   PagedCollectionWatcher(Loop& loop, ClientConfig access, Collection collection, CollectionTiming timing,
@@ -224,9 +231,6 @@ class PagedCollectionWatcher final : public CollectionWatcher {
 
   std::string request_path(const std::string& query) const {
     return collection_.path + "?" + (collection_.query.empty() ? "" : collection_.query + "&") + query;
-  }
-  std::string accept_value(const char* partial) const {
-    return collection_.metadata ? std::string(partial) : std::string("application/json");
   }
 
   void list_objects() {
@@ -253,7 +257,7 @@ class PagedCollectionWatcher final : public CollectionWatcher {
         {.method = "GET",
          .path = request_path("limit=" + std::to_string(timing_.page) +
                               (from.empty() ? "" : "&continue=" + encode_query_value(from))),
-         .accept = accept_value(kMetadataList)},
+         .accept = accept_value(collection_.metadata, kMetadataList)},
         timing_.page_limit, [this](std::string_view piece) { return members_->feed(piece); },
         [this](const Result<http::ClientResponse>& response) { on_page(response); });
   }
@@ -284,7 +288,7 @@ class PagedCollectionWatcher final : public CollectionWatcher {
         {.method = "GET",
          .path = request_path("watch=true&allowWatchBookmarks=true&timeoutSeconds=" +
                               std::to_string(timing_.watch_for.count()) + "&resourceVersion=" + version_),
-         .accept = accept_value(kMetadataObject)},
+         .accept = accept_value(collection_.metadata, kMetadataObject)},
         whole, [this](std::string_view piece) { return consume_event_bytes(piece); },
         [this](const Result<http::ClientResponse>& response) { on_end(response); });
   }

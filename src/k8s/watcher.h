@@ -22,6 +22,7 @@ struct WatchedObject {
   std::string name;
   std::string description;  // for the log: "this node's labels"
   std::string resource;     // for the log: get, list and watch are needed on "nodes"
+  bool metadata = false;    // request only the object's metadata
 };
 
 struct WatchTiming {

@@ -131,7 +131,7 @@ class NodeLabelWatcherTest : public ApiTest {
     start_server([this, scripts = std::move(scripts),
                   next = std::make_shared<std::size_t>(0)](const auto& request) {
       const std::lock_guard lock(mutex_);
-      requests_.push_back(request.line());
+      requests_.push_back(request.head);
       if (request.line().find("watch=true") == std::string::npos)
         return Reply{200, node_list_json("10", "one"), {}, {}};
       const std::size_t index = (*next)++;
@@ -163,6 +163,8 @@ TEST_F(NodeLabelWatcherTest, ReportsTheListThenEachChange) {
   EXPECT_TRUE(eventually([&] { return received_labels() == std::vector<std::string>{"one", "two"}; }));
   EXPECT_NE(requests_so_far(0).find("fieldSelector=metadata.name%3Dnode-1"), std::string::npos);
   EXPECT_NE(requests_so_far(1).find("resourceVersion=10"), std::string::npos);
+  EXPECT_NE(requests_so_far(0).find("as=PartialObjectMetadataList"), std::string::npos) << "no status";
+  EXPECT_NE(requests_so_far(1).find("as=PartialObjectMetadata;"), std::string::npos);
 }
 
 TEST_F(NodeLabelWatcherTest, ChunksMayEndAnywhere) {

@@ -14,6 +14,7 @@
 #include "agent/health/operator_interface.h"
 #include "agent/mig/mig_manager.h"
 #include "agent/node/devices.h"
+#include "agent/resources/char_links.h"
 #include "agent/resources/device_access.h"
 #include "agent/resources/device_nodes.h"
 #include "base/log.h"
@@ -209,6 +210,7 @@ class DeviceNodeComponent final : public Component {
         cdi_(cdi),
         watcher_(node.loop, [this] { on_nodes_changed(); }),
         creator_(node.loop, *node.reporter),
+        links_(node.loop, node.config),
         access_(
             node.loop, *node.reporter, [&node] { return find_denied_nodes(driver_roots(node.config)); },
             restart_function(node)) {}
@@ -248,6 +250,7 @@ class DeviceNodeComponent final : public Component {
         if (std::exchange(is_creation_due_, false)) follow_nodes();
       });
     }
+    links_.create_links();
   }
 
   // A GPU whose nodes are gone is withdrawn at once; one whose nodes are there is offered once its spec has
@@ -266,6 +269,7 @@ class DeviceNodeComponent final : public Component {
   CdiController& cdi_;
   DeviceNodeWatcher watcher_;
   DeviceNodeCreator creator_;
+  CharLinkKeeper links_;
   DeviceAccessWatcher access_;
   std::uint64_t generation_ = 0;  // of the snapshot last seen
   Subscription creation_pause_;

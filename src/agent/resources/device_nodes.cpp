@@ -34,16 +34,12 @@ std::string list_nodes(const std::vector<std::string>& roots) {
   for (const auto& path : roots) {
     const auto root = RootDirectory::open_root(path);
     if (!root) continue;
-    for (const std::string directory : kNodeDirectories) {
-      const auto opened = root->open_file(directory, O_PATH | O_DIRECTORY);
-      if (!opened) continue;
-      for (const auto& name : root->list_directory(directory).value_or(std::vector<std::string>())) {
-        if (directory == "/dev" && !name.starts_with(kNodePrefix)) continue;
-        struct stat status{};
-        if (::fstatat(opened->get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
-        text += path_below(path, directory) + "/" + name + " " + std::to_string(status.st_mode) + " " +
-                std::to_string(status.st_rdev) + " " + std::to_string(status.st_gid) + "\n";
-      }
+    for (const auto& node : list_driver_nodes(*root)) {
+      const auto opened = root->open_file(node, O_PATH | O_NOFOLLOW);
+      struct stat status{};
+      if (!opened || ::fstat(opened->get(), &status) != 0) continue;
+      text += path_below(path, node) + " " + std::to_string(status.st_mode) + " " +
+              std::to_string(status.st_rdev) + " " + std::to_string(status.st_gid) + "\n";
     }
   }
   return text;
@@ -62,6 +58,16 @@ std::optional<RootDirectory> find_device_root(const config::Config& config) {
     if (root && root->exists(kControlNode)) return std::move(*root);
   }
   return std::nullopt;
+}
+
+std::vector<std::string> list_driver_nodes(const RootDirectory& root) {
+  std::vector<std::string> nodes;
+  for (const std::string directory : kNodeDirectories) {
+    for (const auto& name : root.list_directory(directory).value_or(std::vector<std::string>())) {
+      if (directory != "/dev" || name.starts_with(kNodePrefix)) nodes.push_back(directory + "/" + name);
+    }
+  }
+  return nodes;
 }
 
 // "22 1 0:21 / /dev rw,nosuid shared:2 - devtmpfs udev rw": fields 5 and the one after the hyphen. The last

@@ -46,6 +46,10 @@ bool has_all_device_nodes(const RootDirectory& root);
 // Pure, of the text of /proc/self/mountinfo: whether the mount at /dev is a devtmpfs.
 bool mounts_devtmpfs(std::string_view mountinfo);
 
+// The paths of the driver's nodes below dev/ of a root, such as "/dev/nvidia0" and
+// "/dev/nvidia-caps/nvidia-cap1": whatever is there by these names. Blocks for a few file operations.
+std::vector<std::string> list_driver_nodes(const RootDirectory& root);
+
 // Why no container of this node can use CUDA: "/dev/nvidia-uvm is missing: …". Empty if the node is there, or
 // if that is not known (has_all_device_nodes). Blocks for a few file operations.
 std::string find_compute_problem(const RootDirectory& root);

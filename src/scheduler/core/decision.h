@@ -30,11 +30,12 @@ enum class RejectReason {
   kLinks,
   kNominated,
   kRequest,
+  kChoice,
 };
 inline constexpr RejectReason kRejectReasons[] = {
-    RejectReason::kTooFew, RejectReason::kDriver,    RejectReason::kModel,
-    RejectReason::kMemory, RejectReason::kCompute,   RejectReason::kSelector,
-    RejectReason::kLinks,  RejectReason::kNominated, RejectReason::kRequest};
+    RejectReason::kTooFew,  RejectReason::kDriver,   RejectReason::kModel, RejectReason::kMemory,
+    RejectReason::kCompute, RejectReason::kSelector, RejectReason::kLinks, RejectReason::kNominated,
+    RejectReason::kRequest, RejectReason::kChoice};
 std::string_view reject_reason_name(RejectReason reason);  // "too_few": a metric label
 
 struct FilterResult {
@@ -46,6 +47,13 @@ struct FilterResult {
   bool fits() const { return reject_reason == RejectReason::kNone; }
 };
 
+// Whether a unit satisfies the Pod's constraints and has `memory`, or the first that it fails.
+RejectReason check_unit(const PodRequest& request, const GpuNode& node, const NodeResource& resource,
+                        const ResourceUnit& unit, const fraction::MemoryAmount& memory);
+// What a unit lacks that fails check_unit() for this reason: "compute capability 9.0", "index 0".
+std::string describe_constraint(RejectReason reason, const PodRequest& request, const GpuNode& node,
+                                const ResourceUnit& unit, const fraction::MemoryAmount& memory);
+
 // The requirements of a Pod, prepared once for many nodes.
 class Filter {
  public:
@@ -55,7 +63,7 @@ class Filter {
   bool requests_devices() const { return !needs_.empty(); }
   // Whether the node publishes any of the resources.
   bool is_published(const ClusterNode& node) const;
-  // Rejects a Pod whose request for memory or compute contradicts itself, on any node.
+  // Rejects a Pod whose request contradicts itself or has a malformed choice of GPUs, on any node.
   FilterResult check_request() const;
   // Checks a node, and the request. A node that publishes none of the resources passes: the kubelet's count
   // decides. Cost: ~100 ns without constraints, else the cost of placement, once per kind of node.
@@ -66,10 +74,6 @@ class Filter {
 
   // Whether check_node() accepts the node, without the words.
   bool accepts(const ClusterNode& node) const;
-
-  // Whether a unit satisfies the Pod's constraints and has `memory`, or the first that it fails.
-  RejectReason check_unit(const GpuNode& node, const NodeResource& resource, const ResourceUnit& unit,
-                          const fraction::MemoryAmount& memory) const;
 
  private:
   struct Need {
@@ -90,6 +94,8 @@ class Filter {
   std::optional<Rejection> check_nominated(const ClusterNode& node) const;
   std::optional<Rejection> try_allocate(const ClusterNode& node, std::vector<Shares> free,
                                         bool occupied) const;
+  // Whether a node that chooses GPUs for Pods has enough that satisfy the Pod.
+  std::optional<Rejection> check_matching(const ClusterNode& node, const std::vector<Shares>& free) const;
   std::optional<Rejection> check_container(const ClusterNode& node, const ContainerRequest& container,
                                            const ContainerAllocation& given, bool occupied) const;
   // `memory_mib`: requested of the unit; 0: nothing.
@@ -97,9 +103,9 @@ class Filter {
                                       unsigned shares, std::uint64_t memory_mib) const;
   std::optional<Rejection> check_unreserved(const ClusterNode& node, std::size_t resource, std::size_t unit,
                                             std::uint64_t memory_mib) const;
+  std::optional<Rejection> check_numa(const ClusterNode& node, const ContainerAllocation& given) const;
   std::optional<Rejection> check_links(const ClusterNode& node, const ContainerAllocation& given) const;
   std::string describe_counts(const ClusterNode& node, std::size_t resource) const;
-  std::string describe_constraint(RejectReason reason, std::uint64_t memory_mib) const;
 
   const PodRequest& request_;
   std::vector<Need> needs_;

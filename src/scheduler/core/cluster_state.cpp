@@ -5,7 +5,7 @@
 #include <numeric>
 #include <tuple>
 
-#include "scheduler/core/decision.h"
+#include "scheduler/core/unit_check.h"
 #include "scheduler/model/links.h"
 
 namespace gpulet::scheduler {

@@ -10,6 +10,7 @@
 
 #include "scheduler/core/cluster_state.h"
 #include "scheduler/core/policy.h"
+#include "scheduler/core/unit_check.h"
 
 namespace gpulet::scheduler {
 
@@ -19,25 +20,6 @@ namespace gpulet::scheduler {
 // and rejects a node only for its devices. It checks the devices that the node's placement would choose, so
 // a node that passes for its links provides them.
 
-enum class RejectReason {
-  kNone,
-  kTooFew,
-  kDriver,
-  kModel,
-  kMemory,
-  kCompute,
-  kSelector,
-  kLinks,
-  kNominated,
-  kRequest,
-  kChoice,
-};
-inline constexpr RejectReason kRejectReasons[] = {
-    RejectReason::kTooFew,  RejectReason::kDriver,   RejectReason::kModel, RejectReason::kMemory,
-    RejectReason::kCompute, RejectReason::kSelector, RejectReason::kLinks, RejectReason::kNominated,
-    RejectReason::kRequest, RejectReason::kChoice};
-std::string_view reject_reason_name(RejectReason reason);  // "too_few": a metric label
-
 struct FilterResult {
   RejectReason reject_reason = RejectReason::kNone;
   // Whether leaving Pods could change it ("resolvable" in extender v1).
@@ -46,13 +28,6 @@ struct FilterResult {
   std::string reason;
   bool fits() const { return reject_reason == RejectReason::kNone; }
 };
-
-// Whether a unit satisfies the Pod's constraints and has `memory`, or the first that it fails.
-RejectReason check_unit(const PodRequest& request, const GpuNode& node, const NodeResource& resource,
-                        const ResourceUnit& unit, const fraction::MemoryAmount& memory);
-// What a unit lacks that fails check_unit() for this reason: "compute capability 9.0", "index 0".
-std::string describe_constraint(RejectReason reason, const PodRequest& request, const GpuNode& node,
-                                const ResourceUnit& unit, const fraction::MemoryAmount& memory);
 
 // The requirements of a Pod, prepared once for many nodes.
 class Filter {

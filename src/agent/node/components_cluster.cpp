@@ -96,9 +96,9 @@ class StartupTaintComponent final : public Component {
                        .driver_answers = status.driver_answers,
                        .health_known = view != nullptr && !view->release,
                        .mig_changing = node_.is_mig_busy && node_.is_mig_busy()};
-    state.all_excluded = status.snapshot && !status.snapshot->gpus.empty() &&
-                         std::ranges::all_of(status.snapshot->gpus,
-                                             [](const auto& gpu) { return !gpu.excluded.empty(); });
+    state.all_excluded =
+        status.snapshot && !status.snapshot->gpus.empty() &&
+        std::ranges::all_of(status.snapshot->gpus, [](const auto& gpu) { return !gpu.excluded.empty(); });
     for (const auto& resource : status.resources) state.healthy[resource.name.str()] = resource.healthy;
     if (node_.serves_claims()) state.claim_devices = node_.published_claim_devices;
     return state;
@@ -237,7 +237,8 @@ class PodChoiceComponent final : public Component {
     apply_config();
   }
   void apply_config() override {
-    const bool wanted = is_started_ && node_.client_config && node_.config.gpulet.pod_choices && !node_.serves_claims();
+    const bool wanted =
+        is_started_ && node_.client_config && node_.config.gpulet.pod_choices && !node_.serves_claims();
     if (wanted == choices_.has_value()) return;
     if (!wanted) return stop_choices();
     if (!events_) events_ = k8s::EventRecorder::start_recorder(node_.loop, *node_.client_config);

@@ -41,7 +41,7 @@ std::size_t state_index(const scheduler::NodeGpu& gpu) {
 // Whether a node's answer to both is the same.
 bool is_same_request(const PodRequest& a, const PodRequest& b) {
   return a.nominated_node.empty() && b.nominated_node.empty() && a.priority == b.priority &&
-         a.constraints == b.constraints && a.fraction_error == b.fraction_error &&
+         a.constraints == b.constraints && a.request_error == b.request_error &&
          std::ranges::equal(a.containers, b.containers, [](const auto& one, const auto& other) {
            return one.kind == other.kind && one.devices == other.devices && one.memory == other.memory;
          });

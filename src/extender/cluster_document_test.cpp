@@ -175,13 +175,13 @@ TEST(ClusterDocument, PodsThatDifferInMemoryAreCheckedApart) {
   shown.facts.set_pending(pod);
   pod.name = "c";
   pod.containers[0].memory = {};
-  pod.fraction_error = "annotation gpu-fraction is \"2\": expected less";
+  pod.request_error = "annotation gpu-fraction is \"2\": expected less";
   shown.facts.set_pending(pod);
   const auto pending = shown.document()["pending"];
   ASSERT_EQ(pending.size(), 3U);
   EXPECT_EQ(pending[0]["fits"], 1);
   EXPECT_EQ(pending[1]["rejected"], 1);
-  EXPECT_EQ(pending[2]["reasons"], (json::array({json{pod.fraction_error, 1, "n1"}})));
+  EXPECT_EQ(pending[2]["reasons"], (json::array({json{pod.request_error, 1, "n1"}})));
 }
 
 TEST(ClusterDocument, ChecksAtMostSoManyDifferentRequests) {

@@ -73,6 +73,8 @@ struct AgentPorts {
   std::function<std::optional<std::set<std::string>>(const inventory::Snapshot&)> cdi_names;
   // PlanInputs::loads.
   std::shared_ptr<const placement::LoadBoard> loads = nullptr;
+  // PlanInputs::demands.
+  std::shared_ptr<device_plugin::DemandBoard> demands = nullptr;
   // Whether the node may have a GPU (may_have_gpu): asked when the driver cannot be opened. Empty: it may.
   std::function<bool()> may_have_gpu = nullptr;
   // Called after status() changed; may be empty. Must not call the agent from inside.

@@ -112,6 +112,7 @@ AgentPorts Devices::make_ports() {
       .mps_health = [this](const auto& specs) { return mps_.apply_daemons(specs, node_.config); },
       .cdi_names = [this](const auto& snapshot) { return cdi_.update_specs(snapshot, node_.config); },
       .loads = node_.loads,
+      .demands = node_.demands,
       .may_have_gpu = [this] { return may_have_gpu(driver_roots(node_.config)); },
       .changed = [this] { node_.notify_state_changed(); },
       .health_store = &health_file_,

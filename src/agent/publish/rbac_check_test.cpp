@@ -53,6 +53,7 @@ TEST(RequiredPermissions, EachSettingAddsItsOwn) {
        {"create on pods/eviction", "get on namespaces", "list on nodes"}},
       {"gpulet: {faults: {podAnnotations: true}}", {"patch on pods"}},
       {"gpulet: {faults: {deleteRejectedPods: true}}", {"list on pods", "watch on pods", "delete on pods"}},
+      {"gpulet: {podChoices: true}", {"list on pods", "watch on pods"}},
       {"gpulet: {faults: {taints: {lost: NoSchedule}}}", {}},
       {"gpulet: {startupTaint: gpulet.io/not-ready}", {}},
       {"gpulet: {rebalance: {enabled: true}}", {"create on pods/eviction", "get on namespaces"}},
@@ -104,17 +105,18 @@ TEST(RequiredPermissions, InAPodItAnnouncesItsShutdown) {
                                            "watch on nodes", "get on nodes", "patch on nodes/status"}));
 }
 
-// docs/SECURITY.md has these rights and no other: rows as "| `get`, `list` on `pods` | …".
+// docs/SECURITY.md has these rights and no other: lines as "- `get`, `list` on `pods`: …".
 TEST(RequiredPermissions, MatchTheDocs) {
   const auto page = read_file("docs/SECURITY.md").value_or("");
-  const auto begin = page.find("| right of the agent |"), end = page.find("| right of `gpulet scheduler` |");
+  const auto begin = page.find("- `create`, `patch` on `events`"),
+             end = page.find("Rights of `gpulet scheduler`");
   ASSERT_LT(begin, end);
   ASSERT_NE(end, std::string::npos);
   std::set<std::string> told;
   for (const auto& line : text::split(std::string_view(page).substr(begin, end - begin), '\n')) {
-    std::vector<std::string> words;  // of the first column, those in `…`
-    const auto column = line.starts_with("| `") ? line.substr(0, line.find('|', 1)) : "";
-    const auto parts = text::split(column, '`');
+    std::vector<std::string> words;  // before the colon, those in `…`
+    const auto right = line.starts_with("- `") ? line.substr(0, line.find("`: ") + 1) : "";
+    const auto parts = text::split(right, '`');
     for (std::size_t i = 1; i < parts.size(); i += 2) words.emplace_back(parts[i]);
     for (std::size_t i = 0; i + 1 < words.size(); ++i) told.insert(words[i] + " on " + words.back());
   }

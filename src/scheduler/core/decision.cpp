@@ -14,60 +14,12 @@ namespace {
 
 using Kind = ContainerRequest::Kind;
 
-std::string cuda_version_text(unsigned version) {
-  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
-}
-
-DeviceAttributes device_attributes(const GpuNode& node, const NodeResource& resource,
-                                   const ResourceUnit& unit) {
-  const auto& model = node.unit_model(unit);
-  return {.model = model.name,
-          .architecture = model.architecture,
-          .memory_mib = node.unit_memory_mib(unit),
-          .compute = std::to_string(model.compute_major) + "." + std::to_string(model.compute_minor),
-          .driver = node.driver,
-          .cuda = cuda_version_text(node.cuda_version),
-          .mig_profile = unit.profile,
-          .shares = resource.sharing == Sharing::kNone ? 1 : unit.shares,
-          .numa = node.gpus[unit.gpu].numa.value_or(-1)};
-}
-
 // "XID 79" from "XID 79: GPU has fallen off the bus".
 std::string short_reason(const std::string& reason) { return reason.substr(0, reason.find(':')); }
-
-std::string format_mib(std::uint64_t mib) {
-  return mib % 1024 == 0 ? std::to_string(mib / 1024) + "Gi" : std::to_string(mib) + "Mi";
-}
 
 unsigned total_shares(const Shares& shares) { return std::accumulate(shares.begin(), shares.end(), 0U); }
 
 }  // namespace
-
-std::string_view reject_reason_name(RejectReason reject_reason) {
-  switch (reject_reason) {
-    case RejectReason::kNone:
-      return "none";
-    case RejectReason::kTooFew:
-      return "too_few";
-    case RejectReason::kDriver:
-      return "driver";
-    case RejectReason::kModel:
-      return "model";
-    case RejectReason::kMemory:
-      return "memory";
-    case RejectReason::kCompute:
-      return "compute";
-    case RejectReason::kSelector:
-      return "selector";
-    case RejectReason::kLinks:
-      return "links";
-    case RejectReason::kNominated:
-      return "nominated";
-    case RejectReason::kRequest:
-      return "request";
-  }
-  return "none";
-}
 
 // As kube-scheduler counts: an init container needs its devices in addition to the sidecars before it.
 Filter::Filter(const PodRequest& request)
@@ -83,50 +35,6 @@ Filter::Filter(const PodRequest& request)
     }
   }
   for (const auto& [resource, count] : counts) needs_.push_back({resource, count.second});
-}
-
-RejectReason Filter::check_unit(const GpuNode& node, const NodeResource& resource, const ResourceUnit& unit,
-                                const fraction::MemoryAmount& memory) const {
-  const Constraints& constraints = request_.constraints;
-  const auto& model = node.unit_model(unit);
-  if (!constraints.models.empty() && std::ranges::none_of(constraints.models, [&](const auto& wanted) {
-        return matches_model_name(wanted, model.name);
-      })) {
-    return RejectReason::kModel;
-  }
-  const auto whole_mib = node.unit_memory_mib(unit);
-  if (memory.mib_of(whole_mib) > (unit.share_mib != 0 ? unit.share_mib : whole_mib))
-    return RejectReason::kMemory;
-  if (constraints.compute > std::pair(model.compute_major, model.compute_minor))
-    return RejectReason::kCompute;
-  if (!constraints.selector.empty()) {
-    const auto attributes = device_attributes(node, resource, unit);
-    for (const auto& expression : constraints.selector) {
-      if (!matches_expression(expression, attributes)) return RejectReason::kSelector;
-    }
-  }
-  return RejectReason::kNone;
-}
-
-std::string Filter::describe_constraint(RejectReason reject_reason, std::uint64_t memory_mib) const {
-  const Constraints& constraints = request_.constraints;
-  switch (reject_reason) {
-    case RejectReason::kModel:
-      return text::join(constraints.models, " or ");
-    case RejectReason::kMemory:
-      return format_mib(memory_mib) + " of memory";
-    case RejectReason::kCompute:
-      return "compute capability " + std::to_string(constraints.compute.first) + "." +
-             std::to_string(constraints.compute.second);
-    case RejectReason::kSelector: {
-      std::string text;
-      for (const auto& one : constraints.selector)
-        text.append(text.empty() ? "" : ", ").append(one.expression_text());
-      return text;
-    }
-    default:
-      return {};
-  }
 }
 
 bool Filter::is_published(const ClusterNode& node) const {
@@ -157,12 +65,12 @@ std::optional<Filter::Rejection> Filter::check_devices(const ClusterNode& node) 
 }
 
 FilterResult Filter::check_request() const {
-  if (request_.fraction_error.empty()) return {};
-  return {RejectReason::kRequest, false, request_.fraction_error};
+  if (request_.request_error.empty()) return {};
+  return {RejectReason::kRequest, false, request_.request_error};
 }
 
 bool Filter::accepts(const ClusterNode& node) const {
-  if (!request_.fraction_error.empty()) return false;
+  if (!request_.request_error.empty()) return false;
   return !is_published(node) || (!check_versions(node.node) && !check_devices(node));
 }
 
@@ -217,10 +125,40 @@ std::optional<Filter::Rejection> Filter::try_allocate(const ClusterNode& node, s
     }
   }
   if (!is_choice_checked(node)) return std::nullopt;
+  if (auto failed = check_matching(node, free)) return failed;
   const auto given = allocate_devices(node, request_, free);
   if (!given) return Rejection{RejectReason::kTooFew, ", too few for all containers", 0};
   for (std::size_t i = 0; i < given->size(); ++i) {
     if (auto failed = check_container(node, request_.containers[i], (*given)[i], occupied)) return failed;
+  }
+  return std::nullopt;
+}
+
+std::optional<Filter::Rejection> Filter::check_matching(const ClusterNode& node,
+                                                        const std::vector<Shares>& free) const {
+  if (!node.node.chooses_for_pods) return std::nullopt;
+  for (const auto& container : request_.containers) {
+    const auto memory = request_.memory_of(container);
+    for (const auto& device : container.devices) {
+      const auto index = node.find_resource(device.resource);
+      if (!index) continue;
+      const auto& resource = node.node.resources[*index];
+      unsigned matching = 0;
+      auto reason = RejectReason::kNone;
+      std::string lack;
+      for (std::size_t unit = 0; unit < resource.units.size(); ++unit) {
+        const auto failed = check_unit(request_, node.node, resource, resource.units[unit], memory);
+        if (failed == RejectReason::kNone) matching += free[*index][unit];
+        if (failed == RejectReason::kNone || reason != RejectReason::kNone) continue;
+        reason = failed;
+        lack = describe_constraint(failed, request_, node.node, resource.units[unit], memory);
+      }
+      if (matching >= device.count || reason == RejectReason::kNone) continue;
+      return Rejection{reason,
+                       " but " + std::to_string(matching) + " of " + std::to_string(device.count) +
+                           " requested with " + lack,
+                       *index};
+    }
   }
   return std::nullopt;
 }
@@ -236,11 +174,12 @@ std::optional<Filter::Rejection> Filter::check_container(const ClusterNode& node
       if (shares[unit] == 0) continue;
       const auto& one = resource.units[unit];
       const auto share_mib = memory.mib_of(node.node.unit_memory_mib(one));
-      if (const auto reject_reason = check_unit(node.node, resource, one, memory);
+      if (const auto reject_reason = check_unit(request_, node.node, resource, one, memory);
           reject_reason != RejectReason::kNone) {
         return Rejection{reject_reason,
                          " but GPU " + std::to_string(one.gpu) + " (" + node.node.unit_model(one).name +
-                             ") would be allocated, " + describe_constraint(reject_reason, share_mib) +
+                             ") would be allocated, " +
+                             describe_constraint(reject_reason, request_, node.node, one, memory) +
                              " required",
                          index};
       }
@@ -248,6 +187,9 @@ std::optional<Filter::Rejection> Filter::check_container(const ClusterNode& node
       if (auto failed = check_load(node, index, unit, shares[unit], share_mib * shares[unit])) return failed;
       if (auto failed = check_unreserved(node, index, unit, share_mib * shares[unit])) return failed;
     }
+  }
+  if (request_.constraints.choice.one_numa_node) {
+    if (auto failed = check_numa(node, given)) return failed;
   }
   if (!request_.constraints.links) return std::nullopt;
   auto failed = check_links(node, given);
@@ -291,6 +233,25 @@ std::optional<Filter::Rejection> Filter::check_load(const ClusterNode& node, std
                    gpu + "with " + std::to_string(kAll - load.memory_percent) + " % of its memory free, " +
                        std::to_string(asked) + " % required",
                    index};
+}
+
+std::optional<Filter::Rejection> Filter::check_numa(const ClusterNode& node,
+                                                    const ContainerAllocation& given) const {
+  std::optional<int> numa;
+  unsigned gpus = 0;
+  bool is_one = true;
+  for (const auto& [index, shares] : given) {
+    for (std::size_t unit = 0; unit < shares.size(); ++unit) {
+      if (shares[unit] == 0) continue;
+      const auto& of_gpu = node.node.gpus[node.node.resources[index].units[unit].gpu].numa;
+      is_one = is_one && of_gpu && (gpus == 0 || numa == of_gpu);
+      numa = of_gpu;
+      ++gpus;
+    }
+  }
+  if (gpus < 2 || is_one) return std::nullopt;
+  return Rejection{RejectReason::kChoice, " but no " + std::to_string(gpus) + " on one NUMA node",
+                   given.front().first};
 }
 
 std::optional<Filter::Rejection> Filter::check_links(const ClusterNode& node,

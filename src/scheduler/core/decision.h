@@ -10,6 +10,7 @@
 
 #include "scheduler/core/cluster_state.h"
 #include "scheduler/core/policy.h"
+#include "scheduler/core/unit_check.h"
 
 namespace gpulet::scheduler {
 
@@ -18,24 +19,6 @@ namespace gpulet::scheduler {
 // It checks what kube-scheduler cannot see. It counts nothing that kube-scheduler, Kueue or Volcano count,
 // and rejects a node only for its devices. It checks the devices that the node's placement would choose, so
 // a node that passes for its links provides them.
-
-enum class RejectReason {
-  kNone,
-  kTooFew,
-  kDriver,
-  kModel,
-  kMemory,
-  kCompute,
-  kSelector,
-  kLinks,
-  kNominated,
-  kRequest,
-};
-inline constexpr RejectReason kRejectReasons[] = {
-    RejectReason::kTooFew, RejectReason::kDriver,    RejectReason::kModel,
-    RejectReason::kMemory, RejectReason::kCompute,   RejectReason::kSelector,
-    RejectReason::kLinks,  RejectReason::kNominated, RejectReason::kRequest};
-std::string_view reject_reason_name(RejectReason reason);  // "too_few": a metric label
 
 struct FilterResult {
   RejectReason reject_reason = RejectReason::kNone;
@@ -55,7 +38,7 @@ class Filter {
   bool requests_devices() const { return !needs_.empty(); }
   // Whether the node publishes any of the resources.
   bool is_published(const ClusterNode& node) const;
-  // Rejects a Pod whose request for memory or compute contradicts itself, on any node.
+  // Rejects a Pod whose request contradicts itself or has a malformed choice of GPUs, on any node.
   FilterResult check_request() const;
   // Checks a node, and the request. A node that publishes none of the resources passes: the kubelet's count
   // decides. Cost: ~100 ns without constraints, else the cost of placement, once per kind of node.
@@ -66,10 +49,6 @@ class Filter {
 
   // Whether check_node() accepts the node, without the words.
   bool accepts(const ClusterNode& node) const;
-
-  // Whether a unit satisfies the Pod's constraints and has `memory`, or the first that it fails.
-  RejectReason check_unit(const GpuNode& node, const NodeResource& resource, const ResourceUnit& unit,
-                          const fraction::MemoryAmount& memory) const;
 
  private:
   struct Need {
@@ -90,6 +69,8 @@ class Filter {
   std::optional<Rejection> check_nominated(const ClusterNode& node) const;
   std::optional<Rejection> try_allocate(const ClusterNode& node, std::vector<Shares> free,
                                         bool occupied) const;
+  // Whether a node that chooses GPUs for Pods has enough that satisfy the Pod.
+  std::optional<Rejection> check_matching(const ClusterNode& node, const std::vector<Shares>& free) const;
   std::optional<Rejection> check_container(const ClusterNode& node, const ContainerRequest& container,
                                            const ContainerAllocation& given, bool occupied) const;
   // `memory_mib`: requested of the unit; 0: nothing.
@@ -97,9 +78,9 @@ class Filter {
                                       unsigned shares, std::uint64_t memory_mib) const;
   std::optional<Rejection> check_unreserved(const ClusterNode& node, std::size_t resource, std::size_t unit,
                                             std::uint64_t memory_mib) const;
+  std::optional<Rejection> check_numa(const ClusterNode& node, const ContainerAllocation& given) const;
   std::optional<Rejection> check_links(const ClusterNode& node, const ContainerAllocation& given) const;
   std::string describe_counts(const ClusterNode& node, std::size_t resource) const;
-  std::string describe_constraint(RejectReason reason, std::uint64_t memory_mib) const;
 
   const PodRequest& request_;
   std::vector<Need> needs_;

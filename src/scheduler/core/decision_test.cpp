@@ -1,6 +1,9 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <set>
+
+#include "base/text.h"
 #include "scheduler/core/decision.h"
 #include "scheduler/model/test_nodes.h"
 
@@ -124,10 +127,10 @@ TEST(Filter, EveryFormOfMemoryMustFitBesideOthers) {
 
 TEST(Filter, AContradictionFitsNowhere) {
   auto pod = test_pod("p", 1);
-  pod.fraction_error = "annotation gpu-fraction is \"2\": expected less";
+  pod.request_error = "annotation gpu-fraction is \"2\": expected less";
   const auto verdict = check_pod(test_node(8, 2), pod);
   EXPECT_EQ(verdict.reject_reason, RejectReason::kRequest);
-  EXPECT_EQ(verdict.reason, pod.fraction_error);
+  EXPECT_EQ(verdict.reason, pod.request_error);
   EXPECT_FALSE(verdict.resolvable) << "preemption does not change it";
   ClusterState view;
   view.set_node("n1", test_node(8, 2));
@@ -212,6 +215,85 @@ TEST(Filter, CountsInitContainersOnce) {
   EXPECT_EQ(check_pod(test_node(5, 5), pod).reason, "0/5 held, 5 free of 6 requested");
 }
 
+PodRequest with_choice(PodRequest pod, const std::string& annotation, const std::string& value) {
+  apply_annotation(annotation, value, pod);
+  EXPECT_EQ(pod.request_error, "");
+  return pod;
+}
+
+TEST(Filter, ChecksTheChoiceOfGpus) {
+  GpuNode node = test_node(8, 4);
+  hold_units(node, "a/b", {0});
+  EXPECT_TRUE(check_pod(node, with_choice(test_pod("p", 1), "gpulet.io/gpu-index", "1")).fits());
+  EXPECT_TRUE(check_pod(node, with_choice(test_pod("p", 1), "nvidia.com/use-gpuuuid", "GPU-1")).fits());
+  EXPECT_TRUE(check_pod(node, with_choice(test_pod("p", 3), "gpulet.io/gpu-numa", "0")).fits());
+  EXPECT_TRUE(check_pod(node, with_choice(test_pod("p", 3), kNumaBindAnnotation.data(), "true")).fits());
+  auto verdict = check_pod(node, with_choice(test_pod("p", 1), "gpulet.io/gpu-index", "0"));
+  EXPECT_EQ(verdict.reject_reason, RejectReason::kChoice);
+  EXPECT_EQ(verdict.reason,
+            "1/8 held, 7 free but GPU 1 (NVIDIA H100 80GB HBM3) would be allocated, index 0 required");
+  EXPECT_TRUE(verdict.resolvable);
+  verdict = check_pod(node, with_choice(test_pod("p", 1), "nvidia.com/nouse-gputype", "h100,T4"));
+  EXPECT_EQ(verdict.reason,
+            "1/8 held, 7 free but GPU 0 (NVIDIA H100 80GB HBM3) would be allocated, a model without h100, T4 "
+            "required");
+  EXPECT_FALSE(verdict.resolvable);
+  verdict = check_pod(node, with_choice(test_pod("p", 5), kNumaBindAnnotation.data(), "true"));
+  EXPECT_EQ(verdict.reason, "1/8 held, 7 free but no 5 on one NUMA node");
+  node.gpus[1].numa.reset();
+  verdict = check_pod(node, with_choice(test_pod("p", 1), "gpulet.io/gpu-numa", "0"));
+  EXPECT_EQ(verdict.reason,
+            "1/8 held, 7 free but GPU 1 (NVIDIA H100 80GB HBM3) would be allocated, NUMA node 0 (unknown of "
+            "this GPU) required");
+}
+
+TEST(Filter, CountsOnANodeThatChoosesForPods) {
+  for (const unsigned shares : {1U, 4U}) {
+    GpuNode node = test_node(8, 4, shares);
+    node.models.push_back({"NVIDIA L40S", "ada-lovelace", 8, 9, 46068});
+    node.gpus[7].model = 1;
+    node.chooses_for_pods = true;
+    hold_units(node, "a/b", {2}, shares);
+    for (const auto& [annotation, value] : {std::pair("gpulet.io/gpu-index", "7"),
+                                            {"nvidia.com/use-gpuuuid", "GPU-2,GPU-7"},
+                                            {"nvidia.com/use-gputype", "l40"},
+                                            {"gpulet.io/gpu-model", "L40S"}}) {
+      const auto pod = with_choice(test_pod("p", 1), annotation, value);
+      EXPECT_TRUE(check_pod(node, pod).fits()) << annotation;
+      auto other = with_choice(test_pod("q", shares), annotation, value);
+      // Assumed on GPU 7 as well, which it fills.
+      const auto verdict = check_pod(node, pod, {other});
+      EXPECT_FALSE(verdict.fits()) << annotation;
+      EXPECT_TRUE(verdict.resolvable) << annotation;
+    }
+  }
+  GpuNode node = test_node(8, 4);
+  node.chooses_for_pods = true;
+  hold_units(node, "a/b", {2});
+  const auto held = check_pod(node, with_choice(test_pod("p", 1), "gpulet.io/gpu-index", "2"));
+  EXPECT_EQ(held.reason, "1/8 held, 7 free but 0 of 1 requested with index 2");
+  EXPECT_EQ(held.reject_reason, RejectReason::kChoice);
+  EXPECT_TRUE(held.resolvable);
+  const auto large = check_pod(node, with_annotation(test_pod("p", 1), "gpu-memory", "100Gi"));
+  EXPECT_EQ(large.reason, "1/8 held, 7 free but 0 of 1 requested with 100Gi of memory");
+  EXPECT_EQ(large.reject_reason, RejectReason::kMemory);
+  EXPECT_FALSE(large.resolvable);
+}
+
+TEST(Filter, RejectsAMalformedChoiceEverywhere) {
+  auto pod = test_pod("p", 1);
+  apply_annotation("gpulet.io/gpu-index", "first", pod);
+  const auto verdict = check_pod(test_node(8, 4), pod);
+  EXPECT_EQ(verdict.reject_reason, RejectReason::kRequest);
+  EXPECT_EQ(
+      verdict.reason,
+      "annotation gpulet.io/gpu-index is \"first\": expected indices of GPUs, separated by |, as 0|1 (at "
+      "most 64)");
+  PodRequest without_devices;
+  apply_annotation("gpulet.io/gpu-index", "first", without_devices);
+  EXPECT_EQ(without_devices.request_error, "");
+}
+
 // Whatever is held or broken: a node passes if and only if the devices from placement satisfy the Pod.
 RC_GTEST_PROP(Filter, AgreesWithPlacement, ()) {
   const auto size = *rc::gen::element<std::size_t>(2, 4, 8);
@@ -228,11 +310,30 @@ RC_GTEST_PROP(Filter, AgreesWithPlacement, ()) {
   auto pod = test_pod("p", *rc::gen::inRange(1U, 4U));
   if (*rc::gen::inRange(0, 2) == 0) apply_annotation("gpulet.io/gpu-model", "H100", pod);
   if (*rc::gen::inRange(0, 2) == 0) apply_annotation("gpulet.io/gpu-links", "NV", pod);
+  std::set<std::size_t> chosen;
+  if (*rc::gen::inRange(0, 2) == 0) {
+    chosen = *rc::gen::container<std::set<std::size_t>>(rc::gen::inRange<std::size_t>(0, size));
+    std::vector<std::string> indices;
+    for (const auto gpu : chosen) indices.push_back(std::to_string(gpu));
+    if (!indices.empty()) apply_annotation("gpulet.io/gpu-index", text::join(indices, "|"), pod);
+  }
+  node.chooses_for_pods = *rc::gen::arbitrary<bool>();
+  const auto is_accepted = [&](std::size_t gpu) {
+    return (pod.constraints.models.empty() || node.gpus[gpu].model == 0) &&
+           (chosen.empty() || chosen.contains(gpu));
+  };
   ClusterState view;
   view.set_node("n1", node);
   const auto* n1 = view.find_node("n1");
   const auto verdict = Filter(pod).check_node(*n1);
   auto free = n1->free;
+  if (node.chooses_for_pods) {
+    unsigned accepted = 0;
+    for (std::size_t gpu = 0; gpu < size; ++gpu) accepted += is_accepted(gpu) ? free[0][gpu] : 0;
+    RC_ASSERT(allocate_devices(*n1, pod, free).has_value() ==
+              (accepted >= pod.containers[0].devices[0].count));
+    free = n1->free;
+  }
   const auto given = allocate_devices(*n1, pod, free);
   bool right = given.has_value();
   if (given) {
@@ -242,7 +343,8 @@ RC_GTEST_PROP(Filter, AgreesWithPlacement, ()) {
     }
     RC_ASSERT(gpus.size() == pod.containers[0].devices[0].count);
     for (const auto a : gpus) {
-      right = right && (pod.constraints.models.empty() || node.gpus[a].model == 0);
+      if (node.chooses_for_pods) RC_ASSERT(is_accepted(a));
+      right = right && is_accepted(a);
       for (const auto b : gpus) {
         right = right && (!pod.constraints.links || a == b || a / 2 == b / 2);
       }

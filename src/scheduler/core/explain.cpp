@@ -87,6 +87,17 @@ std::vector<std::pair<std::string, PodRequest>> without_each_constraint(const Po
   add("gpu-driver", !constraints.driver.empty(), [](Constraints& w) { w.driver.clear(); });
   add("gpu-cuda", !constraints.cuda.empty(), [](Constraints& w) { w.cuda.clear(); });
   add("gpu-selector", !constraints.selector.empty(), [](Constraints& w) { w.selector.clear(); });
+  for (std::size_t i = 0; i < constraints.choice.conditions.size(); ++i) {
+    PodRequest less = request;
+    auto& conditions = less.constraints.choice.conditions;
+    conditions.erase(conditions.begin() + static_cast<std::ptrdiff_t>(i));
+    all.emplace_back("annotation " + constraints.choice.conditions[i].annotation, std::move(less));
+  }
+  if (constraints.choice.one_numa_node) {
+    PodRequest less = request;
+    less.constraints.choice.one_numa_node = false;
+    all.emplace_back("annotation " + std::string(kNumaBindAnnotation), std::move(less));
+  }
   for (std::size_t i = 0; i < request.containers.size(); ++i) {
     if (request.containers[i].memory.is_zero()) continue;
     PodRequest less = request;
@@ -200,6 +211,8 @@ std::string describe_request(const PodRequest& request) {
   if (!constraints.cuda.empty()) text += ", CUDA " + constraints.cuda;
   if (constraints.links) text += ", linked by " + constraints.links->text;
   for (const auto& expression : constraints.selector) text += ", " + expression.expression_text();
+  for (const auto& condition : constraints.choice.conditions) text += ", " + condition.condition_text();
+  if (constraints.choice.one_numa_node) text += ", on one NUMA node";
   return text.empty() ? "no device" : text;
 }
 
@@ -218,7 +231,7 @@ Explanation explain_placement(ClusterState& view, Scorer& scorer, const PodReque
   const auto names = view.node_names();
   const Filter filter(request);
   if (const auto* const bound = view.find_node(request.node)) describe_held_devices(*bound, result);
-  if (!filter.requests_devices() && request.fraction_error.empty()) return result;
+  if (!filter.requests_devices() && request.request_error.empty()) return result;
   // The filter passes a node that publishes nothing of a request, whose devices kube-scheduler counts. Where
   // others publish some, it has none.
   const bool is_published = std::ranges::any_of(
@@ -234,7 +247,7 @@ Explanation explain_placement(ClusterState& view, Scorer& scorer, const PodReque
                           .policy_score = std::nullopt,
                           .devices = {}};
     if (name == request.node) continue;
-    if (request.fraction_error.empty() && is_published && !filter.is_published(*node)) {
+    if (request.request_error.empty() && is_published && !filter.is_published(*node)) {
       entry.reason = "publishes nothing that the Pod requests";
     } else {
       auto verdict = filter.check_node(*node);
@@ -257,7 +270,7 @@ Explanation explain_placement(ClusterState& view, Scorer& scorer, const PodReque
     return std::tuple(!a.fits, -a.score, -a.policy_score.value_or(0)) <
            std::tuple(!b.fits, -b.score, -b.policy_score.value_or(0));
   });
-  if (fit.empty() && request.node.empty() && request.fraction_error.empty()) {
+  if (fit.empty() && request.node.empty() && request.request_error.empty()) {
     add_constraint_hints(view, request, names, result.hints);
     add_count_hints(view, request, names, result.hints);
   }

@@ -61,7 +61,7 @@ TEST_F(ExplainTest, NamesTheFieldOfAMemoryRequest) {
 TEST_F(ExplainTest, AContradictionRejectsEveryNode) {
   for (auto pod : {test_pod("p", 1), test_pod("p", 0)}) {
     if (pod.containers[0].devices[0].count == 0) pod.containers.clear();
-    pod.fraction_error = "annotation gpu-fraction is \"2\": expected less";
+    pod.request_error = "annotation gpu-fraction is \"2\": expected less";
     auto other = test_node(8, 8);
     other.resources[0].name = ResourceName("nvidia.com/gpu.shared");
     view_.set_node("n3", other);
@@ -69,7 +69,7 @@ TEST_F(ExplainTest, AContradictionRejectsEveryNode) {
     ASSERT_EQ(explanation.nodes.size(), 3U);
     for (const auto& node : explanation.nodes) {
       EXPECT_FALSE(node.fits);
-      EXPECT_EQ(node.reason, pod.fraction_error);
+      EXPECT_EQ(node.reason, pod.request_error);
     }
     EXPECT_TRUE(explanation.hints.empty());
   }

@@ -17,7 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const auto& malformed : args->pod_request().malformed) {
     if (malformed.message().find('\n') != std::string::npos) std::abort();
   }
-  if (args->pod_request().fraction_error.find('\n') != std::string::npos) std::abort();
+  if (args->pod_request().request_error.find('\n') != std::string::npos) std::abort();
   std::vector<std::size_t> passed;
   std::vector<ExtenderArgs::FailedNode> failed;
   for (std::size_t i = 0; i < args->node_names().size(); ++i) {

@@ -127,7 +127,7 @@ class FractionFields {
 void read_fraction_requests(const fraction::PodFields& fields, PodRequest& request) {
   auto read = fraction::parse_fraction_requests(fields);
   if (!read) {
-    request.fraction_error = read.error().message();
+    request.request_error = read.error().message();
     return;
   }
   const std::string own = "annotation " + std::string(fraction::kMemoryAnnotation);

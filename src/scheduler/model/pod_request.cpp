@@ -356,6 +356,13 @@ Result<std::string> parse_policy(std::string_view value) {
 }
 
 void apply_annotation(std::string_view key, std::string_view value, PodRequest& request) {
+  if (is_choice_annotation(key)) {
+    const auto added = add_choice_annotation(key, value, request.constraints.choice);
+    // A Pod without devices is not rejected for it.
+    if (!added && request.request_error.empty() && !request.containers.empty())
+      request.request_error = added.error().message();
+    return;
+  }
   if (!key.starts_with(kPrefix)) return;
   const auto taker = annotation_parsers().find(key.substr(kPrefix.size()));
   if (taker == annotation_parsers().end()) return;

@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "base/types.h"
 #include "fraction/fraction_request.h"
+#include "scheduler/model/gpu_choice.h"
 #include "topology/topology.h"
 
 namespace gpulet::scheduler {
@@ -77,8 +78,8 @@ bool matches_model_name(std::string_view wanted, std::string_view name);
 //   gpulet.io/gpu-selector  NFD match expressions: {"memory": {"op": "Gt", "value": ["40000"]}}
 //   gpulet.io/policy        scoring policy; also on a namespace
 // A malformed annotation is ignored and listed in `malformed`. HAMi's limits and KAI's annotations for memory
-// (fraction/fraction_request.h) count as gpulet.io/gpu-memory does, but a contradiction is not ignored: the
-// Pod fits nowhere.
+// (fraction/fraction_request.h) count as gpulet.io/gpu-memory does. A contradiction in them, or a malformed
+// choice of GPUs (gpu_choice.h), is not ignored: the Pod fits nowhere.
 
 inline constexpr const char* kPolicyAnnotation = "gpulet.io/policy";
 inline constexpr std::size_t kMaxContainers = 256;
@@ -119,9 +120,10 @@ struct Constraints {
   std::string driver, cuda;  // as versions; empty: any
   std::optional<LinkConstraint> links;
   std::vector<Expression> selector;  // all of them
+  GpuChoice choice;
   bool has_any() const {
     return !models.empty() || memory_mib != 0 || compute != std::pair<unsigned, unsigned>{} ||
-           !driver.empty() || !cuda.empty() || links || !selector.empty();
+           !driver.empty() || !cuda.empty() || links || !selector.empty() || choice.has_any();
   }
   friend bool operator==(const Constraints&, const Constraints&) = default;
 };
@@ -160,8 +162,9 @@ struct PodRequest {
   // In the kubelet's admission order: init containers first. Only containers that request an extended
   // resource ("domain/name" outside kubernetes.io), other than fraction::kFractionResources.
   std::vector<ContainerRequest> containers;
-  std::string fraction_error;  // of parse_fraction_requests(); empty: none
-  bool has_claims = false;     // spec.resourceClaims, of any driver
+  // Why it fits nowhere, of parse_fraction_requests() and add_choice_annotation(); empty: nothing.
+  std::string request_error;
+  bool has_claims = false;  // spec.resourceClaims, of any driver
   Constraints constraints;
   std::string policy;  // empty: none
   // It has preferred affinity or topology spread, which kube-scheduler's plugins score.

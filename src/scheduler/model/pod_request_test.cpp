@@ -221,19 +221,19 @@ TEST(Request, ReadsOtherFormsOfMemory) {
   const auto own = parsed_pod(pod_json({{"gpulet.io/gpu-memory", "8Gi"}}));
   EXPECT_EQ(own.greatest_memory().mib, 8192U);
   EXPECT_TRUE(own.containers[0].memory.is_zero()) << "the whole Pod's constraint";
-  EXPECT_EQ(own.fraction_error, "");
+  EXPECT_EQ(own.request_error, "");
 }
 
 TEST(Request, ContradictionsAreKept) {
-  EXPECT_EQ(parsed_pod(pod_json({{"gpu-fraction", "1.5"}})).fraction_error,
+  EXPECT_EQ(parsed_pod(pod_json({{"gpu-fraction", "1.5"}})).request_error,
             "annotation gpu-fraction is \"1.5\": expected a number above 0 and at most 1, as 0.5");
   const auto request = pod_with_limits({{"nvidia.com/gpumem", "3000"}});
   EXPECT_EQ(
-      request.fraction_error,
+      request.request_error,
       "limit nvidia.com/gpumem of container main is \"3000\": expected a GPU for container main beside it, "
       "as nvidia.com/gpu: 1");
   EXPECT_TRUE(request.containers.empty());
-  EXPECT_EQ(pod_with_limits({{"cpu", "1"}}, {{"gpu-fraction", "0.5"}}).fraction_error, "")
+  EXPECT_EQ(pod_with_limits({{"cpu", "1"}}, {{"gpu-fraction", "0.5"}}).request_error, "")
       << "another scheduler's Pod";
 }
 

@@ -96,6 +96,7 @@ class SchedulingChecks:
             ("examples/priorities.yaml: training takes linked GPUs from the fewest batch Pods", self.preempted),
             ("a malformed annotation is reported, and the default used", self.malformed),
             ("requests of GPU memory as HAMi and KAI write them", self.memory),
+            ("Pods get the GPUs that they choose, as HAMi and gpulet write them", self.chosen),
             (f"in {ADMISSIONS} admissions the devices assumed are those given", self.agreement),
             ("a hot node is avoided", self.hot),
             ("what a service did outlives its agent, and follows its Pods to another node", self.remembered),
@@ -359,6 +360,31 @@ class SchedulingChecks:
         self.wait_event("two-minds", "GpuUnschedulable", line)
         assert {node["reason"] for node in self.explain("two-minds")["nodes"]} == {line}, self.explain("two-minds")
         self.remove("hami", "kai", "too-large", "two-minds")
+        self.wait_free(n1=8, n2=8)
+
+    def chosen(self):
+        """Without gpulet.podChoices a Pod waits until the node would allocate the GPU that it names."""
+        uuids = {gpu["index"]: uuid for uuid, gpu in self.n1.gpus.items()}
+        choices = {"named": (1, {"nvidia.com/use-gpuuuid": uuids[5]}), "indexed": (2, {"gpulet.io/gpu-index": "1|6"})}
+        self.kube.create_pod(self.pod("named", *choices["named"]))
+        self.wait_event("named", "GpuUnschedulable", "would be allocated", f"UUID {uuids[5]} required")
+        self.remove("named")
+
+        def restart(*arguments):
+            self.n1.stop_agent()
+            self.n1.start_agent(arguments=["--metrics-interval=1s", *arguments])
+            self.n1.wait_allocatable(self.kube, 8)
+            until("the node says whether it chooses for Pods",
+                  lambda: self.kube.get(f"{GPU_NODES}/n1")["spec"].get("podChoices", False) == bool(arguments), BUSY_S)
+        restart("--pod-choices")
+        self.wait_free(n1=8, n2=8)
+        for name, (gpus, annotations) in choices.items():
+            self.kube.create_pod(self.pod(name, gpus, annotations, node="n1" if name == "indexed" else None))
+            self.checks.wait_running(name)
+        held = sorted(sorted(self.n1.gpus[uuid]["index"] for uuid in some) for some in self.n1.resources.held().values())
+        assert held == [[1, 6], [5]], held
+        self.remove(*choices)
+        restart()
         self.wait_free(n1=8, n2=8)
 
     def agreement(self):

@@ -190,6 +190,7 @@ CheckResult check_device_permissions(const Facts& facts) {
     return warn_result("no link in /dev/char points to " +
                            text::join_limited(facts.nodes->without_char_link_nodes) +
                            ": after `systemctl daemon-reload`, running containers lose their GPUs",
+                       "give the agent a writable /dev: it makes them (gpulet.createDeviceNodes); or "
                        "`for d in /dev/nvidia*; do [ -c $d ] && ln -sf $d /dev/char/$((0x$(stat -c %t "
                        "$d))):$((0x$(stat -c %T "
                        "$d))); done`, from a udev rule");

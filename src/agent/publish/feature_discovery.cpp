@@ -15,6 +15,7 @@
 #include "base/loop.h"
 #include "base/process.h"
 #include "inventory/pci_gpus.h"
+#include "partition/rules.h"
 
 namespace gpulet::agent {
 namespace {
@@ -180,7 +181,7 @@ class FeatureDiscovery {
     if (!snapshot) return driver_failed(snapshot.error());
     reported_error_.clear();
     backoff_.reset();
-    snapshot_ = std::make_shared<const inventory::Snapshot>(std::move(*snapshot));
+    set_snapshot(std::move(*snapshot));
     label_controller_->on_node_changed(snapshot_, true, {});
     if (read_again_) return schedule_reading(kReadDelay);
     const auto& interval = config_.gfd.sleep_interval;
@@ -193,6 +194,11 @@ class FeatureDiscovery {
     });
   }
 
+  void set_snapshot(inventory::Snapshot snapshot) {
+    partition::mark_excluded_gpus(snapshot, config_, {});
+    snapshot_ = std::make_shared<const inventory::Snapshot>(std::move(snapshot));
+  }
+
   // An invalid configuration changes nothing.
   void reload_config() {
     auto config = load_config(options_.sources);
@@ -202,6 +208,7 @@ class FeatureDiscovery {
     const bool moved = config->flags.container_driver_root != config_.flags.container_driver_root;
     config_ = std::move(*config);
     log::info("configuration reloaded");
+    if (snapshot_) set_snapshot(*snapshot_);
     if (has_access_ || !needs_cluster(config_)) {
       label_controller_->apply_label_config(config_);
     } else if (const auto status = start_labels(); !status) {

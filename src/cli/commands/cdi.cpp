@@ -16,6 +16,7 @@
 #include "cdi/generate.h"
 #include "cdi/spec.h"
 #include "cdi/spec_files.h"
+#include "cli/commands/commands.h"
 #include "cli/main/command_line.h"
 #include "config/load.h"
 #include "config/values.h"
@@ -174,6 +175,7 @@ Result<cdi::Spec> make_spec(const CdiGenerateOptions& options, GenerateRequest r
     // Management mode lists device nodes and does not need a working driver.
     if (!answer && mode == Mode::kNvml) return fail(answer.error());
     if (answer) snapshot = std::move(*answer);
+    mark_reported_excluded(options.health_file, snapshot);
   }
   cdi::DriverFiles driver;
   if (mode == Mode::kWsl) {

@@ -368,9 +368,11 @@ std::string_view mode_class(Mode mode) {
 Result<Mode> parse_mode(std::string_view text) {
   const auto found = std::ranges::find(kModes, text, &ModeName::name);
   if (found != kModes.end()) return found->mode;
-  if (text == "csv") return fail(Code::kUnsupported, "mode csv is for Tegra, which gpulet does not support");
   std::string names = "auto";
   for (const auto& mode : kModes) names += ", " + std::string(mode.name);
+  if (text == "csv")
+    return fail(Code::kUnsupported,
+                "mode csv is for Tegra, which gpulet does not support; expected one of " + names);
   return fail(Code::kInvalidArgument, "unknown mode '" + std::string(text) + "'; expected one of " + names);
 }
 

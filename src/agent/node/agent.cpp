@@ -145,12 +145,12 @@ void Agent::on_driver_opened(const Status& status) {
     start_reading();
     return;
   }
-  if (!opened_once_ && config_.flags.fail_on_init_error) {
-    fatal_(status.error().with_context(
-        "cannot use the NVIDIA driver (set failOnInitError to false to wait for it)"));
-    return;
-  }
-  driver_failed(status.error());
+  const Error error =
+      ports_.explain_driver_error ? ports_.explain_driver_error(status.error()) : status.error();
+  if (!opened_once_ && config_.flags.fail_on_init_error)
+    return fatal_(
+        error.with_context("cannot use the NVIDIA driver (set failOnInitError to false to wait for it)"));
+  driver_failed(error);
 }
 
 void Agent::retry_driver() {

@@ -7,6 +7,7 @@
 #include <random>
 #include <utility>
 
+#include "agent/driver/gpu_presence.h"
 #include "agent/driver/nvml_driver.h"
 #include "agent/node/agent.h"
 #include "agent/node/node.h"
@@ -139,11 +140,12 @@ class FeatureDiscovery {
     timer_.reset();
     driver_->open_driver([this](const Status& status) {
       if (status) return read_driver();
+      const auto error = explain_driver_error(status.error(), {config_.flags.container_driver_root, "/"});
       if (!opened_once_ && config_.flags.fail_on_init_error) {
-        return end_with(status.error().with_context(
-            "cannot use the NVIDIA driver (set failOnInitError to false to wait for it)"));
+        return end_with(
+            error.with_context("cannot use the NVIDIA driver (set failOnInitError to false to wait for it)"));
       }
-      driver_failed(status.error());
+      driver_failed(error);
     });
   }
 

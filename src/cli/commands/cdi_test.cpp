@@ -85,6 +85,16 @@ TEST_F(CdiCommand, AGpuThatTheAgentExcludesIsNotInAll) {
   EXPECT_EQ(read.spec->devices[4].edits.device_nodes[0].path, "/dev/nvidia0");
 }
 
+TEST_F(CdiCommand, WithoutADriverItNamesTheMachineThatGpuletDoesNotServe) {
+  driver_answers = false;
+  EXPECT_EQ(generate().err, "gpulet cdi generate: there is no driver\n");
+  tree.make_file("/etc/nv_tegra_release");
+  EXPECT_EQ(generate().err,
+            "gpulet cdi generate: this machine is Tegra (/etc/nv_tegra_release): gpulet does not support its "
+            "integrated GPU, because NVML does not manage it; use NVIDIA's device plugin on this node: there "
+            "is no driver\n");
+}
+
 TEST_F(CdiCommand, FileNameSelectsTheFormat) {
   options.output = tree.tree_path() + "/out/nvidia.json";
   EXPECT_EQ(generate().exit_code, 0);

@@ -236,6 +236,7 @@ class Generator {
       const Gpu& gpu = snapshot_.gpus[i];
       const bool whole = id == kAllDevices || is_named(id, [&](auto s) { return gpu_name(s, gpu); });
       matched = matched || whole;
+      excluded_ = gpu.excluded;
       if (!gpu.mig_enabled) {
         if (whole) add_gpu(gpu, found_.gpus[i]);
         continue;
@@ -246,6 +247,7 @@ class Generator {
         if (whole || named) add_mig(gpu, mig, found_.gpus[i]);
       }
     }
+    excluded_.clear();
     return matched ? Status{} : unknown_device_error(id);
   }
 
@@ -264,6 +266,7 @@ class Generator {
     ContainerEdits edits;
     add_node(edits, *nodes.node);
     add_drm(edits, nodes);
+    warn_not_in_all(about);
     for (const auto strategy : options_.names) add_device(gpu_name(strategy, gpu), edits);
   }
 
@@ -284,12 +287,14 @@ class Generator {
     } else {
       edits.hooks = device_hooks(options_.hooks, {}, edits.device_nodes);
     }
+    warn_not_in_all(about);
     for (const auto strategy : options_.names) add_device(mig_name(strategy, gpu, mig), edits);
   }
 
   void add_drm(ContainerEdits& edits, const NodeFiles::GpuNodes& nodes) {
     add_nodes(edits, nodes.drm.nodes);
     edits.hooks = device_hooks(options_.hooks, nodes.drm.links, edits.device_nodes);
+    if (!excluded_.empty()) return;
     for (const auto& link : nodes.drm.links) {
       if (std::ranges::find(links_, link) == links_.end()) links_.push_back(link);
     }
@@ -297,14 +302,17 @@ class Generator {
 
   void add_device(std::string name, ContainerEdits edits) {
     if (!names_.insert(name).second) return;
+    if (!excluded_.empty()) not_in_all_.insert(name);
     spec_.devices.push_back({std::move(name), {}, std::move(edits)});
   }
 
   // One process makes the links of all GPUs: they are the arguments of one hook.
   void add_all() {
+    if (not_in_all_.size() == spec_.devices.size()) return;
     if (!names_.insert(std::string(kAllDevices)).second) return;
     ContainerEdits all;
     for (const auto& device : spec_.devices) {
+      if (not_in_all_.contains(device.name)) continue;
       ContainerEdits edits = device.edits;
       edits.hooks.clear();
       append_edits(all, edits);
@@ -314,7 +322,15 @@ class Generator {
   }
 
   void warn_left_out(const std::string& device, const std::string& why) {
-    std::string line = device + " is left out: " + why;
+    add_warning(device + " is left out: " + why);
+  }
+
+  void warn_not_in_all(const std::string& device) {
+    if (!excluded_.empty() && options_.all_device)
+      add_warning(device + " is not in the device all: it " + excluded_);
+  }
+
+  void add_warning(std::string line) {
     if (std::ranges::find(warnings_, line) == warnings_.end()) warnings_.push_back(std::move(line));
   }
 
@@ -335,7 +351,9 @@ class Generator {
   const GenerateOptions& options_;
   Spec spec_;
   std::set<std::string, std::less<>> names_;
-  std::vector<Link> links_;  // of the devices so far
+  std::string excluded_;  // Gpu::excluded of the GPU whose devices are being added
+  std::set<std::string, std::less<>> not_in_all_;
+  std::vector<Link> links_;  // of the devices in `all` so far
   std::vector<std::string> warnings_;
 };
 
@@ -350,9 +368,11 @@ std::string_view mode_class(Mode mode) {
 Result<Mode> parse_mode(std::string_view text) {
   const auto found = std::ranges::find(kModes, text, &ModeName::name);
   if (found != kModes.end()) return found->mode;
-  if (text == "csv") return fail(Code::kUnsupported, "mode csv is for Tegra, which gpulet does not support");
   std::string names = "auto";
   for (const auto& mode : kModes) names += ", " + std::string(mode.name);
+  if (text == "csv")
+    return fail(Code::kUnsupported,
+                "mode csv is for Tegra, which gpulet does not support; expected one of " + names);
   return fail(Code::kInvalidArgument, "unknown mode '" + std::string(text) + "'; expected one of " + names);
 }
 

@@ -103,7 +103,9 @@ struct GenerateOptions {
   std::vector<NameStrategy> names = {NameStrategy::kIndex, NameStrategy::kUuid};
   // "all", "none", GPUs and MIG devices by any of their names, IMEX channels as "3" or "channel3".
   std::vector<std::string> device_ids = {"all"};
-  bool all_device = true;  // also a device `all` with all of them
+  // Also a device `all` with all of them, without GPUs that a rule excludes (Gpu::excluded): these have their
+  // own devices only. No such device if all of them are excluded.
+  bool all_device = true;
   HookOptions hooks = {};
   // Add the group of nodes that only a group can use (/dev/dri) to the container's process. This
   // needs CDI 0.7.0, with which containerd 1.7 and Podman 4 refuse the whole document. Without it
@@ -114,7 +116,7 @@ struct GenerateOptions {
 
 struct GeneratedSpec {
   Spec spec;
-  std::vector<std::string> warnings;  // devices left out, with the cause
+  std::vector<std::string> warnings;  // devices left out, or not in `all`, with the cause
 };
 
 // `driver` is used by kNvml, kManagement and kWsl only. Errors: kNotFound if there is nothing to

@@ -14,6 +14,7 @@ namespace {
 
 using testing::Contains;
 using testing::ElementsAre;
+using testing::ElementsAreArray;
 using testing::IsEmpty;
 using testing::IsSupersetOf;
 using testing::Not;
@@ -116,6 +117,43 @@ TEST(Generate, MakesTheLinksOfAllInOneProcess) {
   EXPECT_THAT(find_device(spec, "1").edits.hooks[0].args,
               ElementsAre("gpulet-hook", "create-symlinks", "--link",
                           "../card1::/dev/dri/by-path/pci-0000:01:00.0-card"));
+}
+
+TEST(Generate, ExcludedGpusAreNotInAll) {
+  GenerateOptions options;
+  options.names = {NameStrategy::kIndex};
+  struct Case {
+    std::vector<std::size_t> excluded;
+    std::vector<std::string> ids, devices, nodes;  // nodes: of `all`
+    std::size_t warnings;
+  };
+  const std::vector<Case> cases = {
+      {{1}, {"all"}, {"1", "2", "all"}, {"/dev/nvidia2", "/dev/dri/card2", "/dev/dri/renderD130"}, 1},
+      {{0}, {"0:1", "2"}, {"0:1", "2", "all"}, {"/dev/nvidia2", "/dev/dri/card2", "/dev/dri/renderD130"}, 1},
+      {{1}, {"1"}, {"1"}, {}, 1},
+      {{1, 2}, {"1", "2"}, {"1", "2"}, {}, 2},
+      {{0}, {"1"}, {"1", "all"}, {"/dev/nvidia1", "/dev/dri/card1", "/dev/dri/renderD129"}, 0},
+  };
+  for (const auto& one : cases) {
+    TestNode node(3, 1);
+    node.snapshot.gpus[0].mig_devices.resize(one.ids.front() == "all" ? 0 : 2);
+    for (const auto i : one.excluded)
+      node.snapshot.gpus[i].excluded = "is excluded by the rule at x.yaml:3:5";
+    options.device_ids = one.ids;
+    const auto made = generate_or_fail(node, options);
+    const auto about = testing::PrintToString(one.ids) + " without " + testing::PrintToString(one.excluded);
+    EXPECT_THAT(device_names(made.spec), ElementsAreArray(one.devices)) << about;
+    EXPECT_EQ(made.warnings.size(), one.warnings) << about;
+    if (one.nodes.empty()) continue;
+    const auto& all = find_device(made.spec, "all").edits;
+    EXPECT_THAT(device_node_paths(all), ElementsAreArray(one.nodes)) << about;
+    EXPECT_EQ(std::ranges::count(all.hooks.at(0).args, "--link"), 1) << about;
+  }
+  TestNode node(2);
+  node.snapshot.gpus[1].excluded = "is excluded by the rule at x.yaml:3:5";
+  EXPECT_THAT(generate_or_fail(node).warnings,
+              ElementsAre("GPU 1 is not in the device all: it is excluded by the rule at x.yaml:3:5"));
+  EXPECT_THAT(generate_or_fail(node, {.all_device = false}).warnings, IsEmpty());
 }
 
 TEST(Generate, EveryHookHasAnEnvironment) {

@@ -138,7 +138,8 @@ std::vector<Setting> process_settings() {
        .path = "gpulet.createDeviceNodes",
        .kind = Kind::kBool,
        .default_text = "true",
-       .help = "create missing /dev/nvidia-uvm and /dev/nvidia-caps nodes in the driver root, and links in /dev/char, if permitted",
+       .help = "create missing /dev/nvidia-uvm and /dev/nvidia-caps nodes in the driver root, and links in "
+               "/dev/char, if permitted",
        .assign = [](Config& c, const Value& v) { c.gpulet.create_device_nodes = bool_value(v); }},
       {.flag = "publish-gpu-node",
        .environment = {"GPULET_PUBLISH_GPU_NODE"},

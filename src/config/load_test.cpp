@@ -251,6 +251,40 @@ TEST(Load, UnknownChoicesFailWithNvidiasErrorText) {
             "x.yaml:1:22: flags.migStrategy: expected a string, found a list");
 }
 
+// From every source, as every program.
+TEST(Load, AStrategyOfDiscoveryThatGpuletLacksIsRefused) {
+  struct Case {
+    const char* strategy;
+    bool discovery;  // gpu-feature-discovery
+    const char* reason;
+  };
+  constexpr const char* kNoTegra =
+      "gpulet finds GPUs by NVML, which does not list the integrated GPUs of Tegra";
+  for (const auto& one : std::vector<Case>{{"tegra", false, kNoTegra},
+                                           {"tegra", true, kNoTegra},
+                                           {"vfio", false, "vfio is for gpu-feature-discovery only"},
+                                           {"wsl", false, "expected auto or nvml"},
+                                           {"wsl", true, "expected auto, nvml or vfio"},
+                                           {"csv", false, "expected auto or nvml"}}) {
+    auto file = file_source("flags: {deviceDiscoveryStrategy: " + std::string(one.strategy) + "}");
+    Sources by_flag, by_variable;
+    by_flag.flags["device-discovery-strategy"] = {one.strategy};
+    by_variable.environment["DEVICE_DISCOVERY_STRATEGY"] = one.strategy;
+    for (auto* sources : {&file, &by_flag, &by_variable}) {
+      for (const bool drop_in : {false, true}) {
+        sources->drop_in = drop_in;
+        sources->discovery = one.discovery;
+        const auto error = load_error(*sources);
+        EXPECT_NE(error.find("invalid --device-discovery-strategy option: " + std::string(one.strategy)),
+                  std::string::npos)
+            << error;
+        EXPECT_NE(error.find(one.reason), std::string::npos) << error;
+        EXPECT_EQ(error.find('\n'), std::string::npos) << error;
+      }
+    }
+  }
+}
+
 TEST(Load, AnEmptyListOfDeviceListStrategiesIsTakenAsADropInOnly) {
   auto sources = file_source("flags: {plugin: {deviceListStrategy: []}}");
   EXPECT_NE(load_error(sources).find("expected at least one of envvar"), std::string::npos);

@@ -297,19 +297,11 @@ Status fill_response(const Offer& offer, const v1beta1::PreferredAllocationReque
   return {};
 }
 
-Status check_holders(const Offer& offer, const v1beta1::AllocateRequest& request,
-                     const std::map<DeviceId, std::string>& holders) {
-  for (const auto& container : request.container_requests()) {
-    for (const auto& id : container.devices_ids()) {
-      const auto it = holders.find(DeviceId(id));
-      if (it == holders.end()) continue;
-      return allocation_error(offer, Code::kFailedPrecondition,
-                              "the Pod " + it->second + " holds " + id +
-                                  ", which the kubelet has allocated a second time "
-                                  "(kubernetes/kubernetes#137534): create the Pod again");
-    }
-  }
-  return {};
+Status reject_held_device(const Offer& offer, const DeviceId& device, const std::string& pod) {
+  return allocation_error(offer, Code::kFailedPrecondition,
+                          "the Pod " + pod + " holds " + device.str() +
+                              ", which the kubelet has allocated a second time "
+                              "(kubernetes/kubernetes#137534): create the Pod again");
 }
 
 void remove_held_devices(v1beta1::PreferredAllocationRequest& request,

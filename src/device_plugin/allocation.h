@@ -138,9 +138,8 @@ Status fill_response(const Offer& offer, const v1beta1::PreferredAllocationReque
 
 // Where the kubelet offers devices that containers hold (held_devices.h). `holders`: the Pod of each.
 
-// Error: kFailedPrecondition for the first requested device that has a holder.
-Status check_holders(const Offer& offer, const v1beta1::AllocateRequest& request,
-                     const std::map<DeviceId, std::string>& holders);
+// Always kFailedPrecondition: the Pod holds the device that is requested.
+Status reject_held_device(const Offer& offer, const DeviceId& device, const std::string& pod);
 // Removes devices that have a holder from what is available to each container, if enough others are left.
 void remove_held_devices(v1beta1::PreferredAllocationRequest& request,
                          const std::map<DeviceId, std::string>& holders);

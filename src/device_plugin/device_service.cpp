@@ -14,6 +14,7 @@
 #include "device_plugin/allocation.h"
 #include "device_plugin/held_devices.h"
 #include "device_plugin/plugin_host.h"
+#include "device_plugin/pod_resources.h"
 #include "device_plugin/rpc_core.h"
 #include "proto/deviceplugin_v1beta1.grpc.pb.h"
 
@@ -222,14 +223,14 @@ void DeviceService::Impl::answer_again(Unary<Request, Response>* call, Compute<R
       std::lock_guard lock(mutex);
       held.replace_list(*containers, call->arrived);
     }
-    const auto holders = holders_of(call->slot->name, *containers);
+    const auto holders = pods_by_device(*containers, &call->slot->name);
     const auto devices = given_devices(call->request, call->response);
     const auto it = std::ranges::find_if(devices, [&](const auto& id) { return holders.contains(id); });
     if (it != devices.end()) {
       log::warning("the kubelet offers a device that a Pod holds",
                    {{"resource", call->slot->name.str()}, {"device", it->str()}, {"pod", holders.at(*it)}});
       if constexpr (std::is_same_v<Request, v1beta1::AllocateRequest>) {
-        status = check_holders(*call->offer, call->request, holders);
+        status = reject_held_device(*call->offer, *it, holders.at(*it));
       }
       if constexpr (std::is_same_v<Request, v1beta1::PreferredAllocationRequest>) {
         remove_held_devices(call->request, holders);

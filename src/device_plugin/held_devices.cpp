@@ -36,15 +36,4 @@ bool HeldDevices::may_be_held(const ResourceName& resource, std::span<const Devi
   });
 }
 
-std::map<DeviceId, std::string> holders_of(const ResourceName& resource,
-                                           const std::vector<ContainerDevices>& containers) {
-  std::map<DeviceId, std::string> holders;
-  for (const auto& container : containers) {
-    const auto it = container.devices.find(resource);
-    if (it == container.devices.end()) continue;
-    for (const auto& id : it->second) holders[id] = container.pod.name_space + "/" + container.pod.name;
-  }
-  return holders;
-}
-
 }  // namespace gpulet::device_plugin

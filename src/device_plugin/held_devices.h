@@ -9,7 +9,6 @@
 #include <map>
 #include <set>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "base/types.h"
@@ -40,9 +39,5 @@ class HeldDevices {
   std::set<Device> listed_;
   std::map<Device, Time> allocated_;
 };
-
-// "namespace/name" of the Pod that holds each device of one resource.
-std::map<DeviceId, std::string> holders_of(const ResourceName& resource,
-                                           const std::vector<ContainerDevices>& containers);
 
 }  // namespace gpulet::device_plugin

@@ -4,6 +4,7 @@
 
 #include <thread>
 
+#include "device_plugin/pod_resources.h"
 #include "device_plugin/test_node.h"
 #include "sim/kubelet/rpc.h"
 
@@ -64,10 +65,12 @@ TEST_F(HeldDevicesTest, ManyAllocationsWithoutAListEndInEveryDevice) {
   EXPECT_TRUE(may_be_held(kGpus, DeviceId("never allocated")));
 }
 
-TEST(HoldersOf, NamesThePodOfEachDeviceOfOneResource) {
+TEST(PodsByDevice, OfOneResourceOrOfAll) {
   const std::vector containers{holder("p", {{kGpus, {kA, kB}}}), holder("q", {{kMig, {kA}}})};
-  EXPECT_EQ(holders_of(kGpus, containers),
+  EXPECT_EQ(pods_by_device(containers, &kGpus),
             (std::map<DeviceId, std::string>{{kA, "default/p"}, {kB, "default/p"}}));
+  EXPECT_EQ(pods_by_device(containers, &kMig), (std::map<DeviceId, std::string>{{kA, "default/q"}}));
+  EXPECT_EQ(pods_by_device({containers.back()}), (std::map<DeviceId, std::string>{{kA, "default/q"}}));
 }
 
 // A Pod ends and somebody lists the containers' devices while an Allocate is in progress: the kubelet offers

@@ -129,10 +129,12 @@ class GrpcPodResources final : public PodResources {
 
 }  // namespace
 
-std::map<DeviceId, std::string> pods_by_device(const std::vector<ContainerDevices>& containers) {
+std::map<DeviceId, std::string> pods_by_device(const std::vector<ContainerDevices>& containers,
+                                               const ResourceName* resource) {
   std::map<DeviceId, std::string> pods;
   for (const auto& container : containers) {
-    for (const auto& [resource, ids] : container.devices) {
+    for (const auto& [name, ids] : container.devices) {
+      if (resource != nullptr && name != *resource) continue;
       for (const auto& id : ids) pods[id] = container.pod.name_space + "/" + container.pod.name;
     }
   }

@@ -33,8 +33,9 @@ inline constexpr int kMaxPodResourcesBytes = 64 << 20;
 
 using DevicesByResource = std::map<ResourceName, std::vector<DeviceId>>;
 
-// "namespace/name" of the Pod that holds each device.
-std::map<DeviceId, std::string> pods_by_device(const std::vector<ContainerDevices>& containers);
+// "namespace/name" of the Pod that holds each device, of one resource or (nullptr) of all.
+std::map<DeviceId, std::string> pods_by_device(const std::vector<ContainerDevices>& containers,
+                                               const ResourceName* resource = nullptr);
 
 // The kubelet's PodResources API v1, the only source for which Pod holds which devices. Loop's thread only.
 // Each callback comes once, from the loop, never from inside the call or after destruction. Errors:

@@ -53,6 +53,10 @@ bool agent_offers_gpus(const Facts& facts) {
 }
 
 CheckResult check_pci_bus(const Facts& facts) {
+  // Beside Tegra's own GPU there may be others, on the bus.
+  if (facts.platform && (!facts.bus || facts.bus->gpus.empty()))
+    return fail_result(inventory::platform_text(*facts.platform),
+                       inventory::platform_advice(*facts.platform));
   if (!facts.bus) return unknown_result(facts.bus.error());
   const auto& gpus = facts.bus->gpus;
   if (gpus.empty() && facts.driver && !facts.driver->gpus.empty())
@@ -73,6 +77,7 @@ CheckResult check_pci_bus(const Facts& facts) {
   }
   std::string found = text::count_text(gpus.size(), "NVIDIA GPU") + " on the PCI bus";
   if (!away.empty()) found += ", " + std::to_string(away.size()) + " of them assigned to virtual machines";
+  if (facts.platform) found += "; " + inventory::platform_text(*facts.platform);
   return pass_result(std::move(found));
 }
 

@@ -1,4 +1,4 @@
-// Which container engine is checked, and how a pending Pod is explained.
+// Which container engine is checked, machines that gpulet does not serve, and how a pending Pod is explained.
 #include <gtest/gtest.h>
 
 #include "doctor/checks.h"
@@ -15,6 +15,38 @@ TEST(Checks, SuggestsTheDistributionsUnit) {
   facts.engines->all = {distribution_engine("RKE2", "/run/k3s/containerd/containerd.sock", true)};
   EXPECT_NE(result_of(facts, "kubelet").fix.find("`systemctl status 'rke2-*'`"), std::string::npos)
       << result_of(facts, "kubelet").fix;
+}
+
+TEST(Checks, AMachineThatGpuletDoesNotServeIsNamed) {
+  using inventory::UnservedPlatform;
+  struct Case {
+    UnservedPlatform platform;
+    const char* path;
+    bool has_bus, has_gpus;  // NVIDIA's on it
+    Verdict verdict;
+    const char* found;
+  };
+  for (const auto& one : std::vector<Case>{
+           {UnservedPlatform::kTegra, "/etc/nv_tegra_release", false, false, Verdict::kFail,
+            "this machine is Tegra (/etc/nv_tegra_release)"},
+           {UnservedPlatform::kTegra, "/sys/devices/soc0/family", true, false, Verdict::kFail,
+            "this machine is Tegra (/sys/devices/soc0/family)"},
+           {UnservedPlatform::kTegra, "/etc/nv_tegra_release", true, true, Verdict::kPass,
+            "on the PCI bus; this machine is Tegra"},
+           {UnservedPlatform::kWsl, "/dev/dxg", true, false, Verdict::kFail,
+            "this machine is WSL 2 (/dev/dxg)"},
+       }) {
+    auto facts = healthy_facts();  // the driver answers
+    facts.platform = {one.platform, one.path};
+    if (!one.has_bus) facts.bus = fail(Code::kNotFound, "no PCI bus");
+    if (facts.bus && !one.has_gpus) facts.bus->gpus.clear();
+    const auto result = result_of(facts, "pci");
+    EXPECT_EQ(result.verdict, one.verdict) << one.found;
+    EXPECT_NE(result.found.find(one.found), std::string::npos) << result.found;
+    if (one.verdict == Verdict::kFail) {
+      EXPECT_NE(result.fix.find("use NVIDIA's device plugin"), std::string::npos) << result.fix;
+    }
+  }
 }
 
 TEST(Checks, ChecksOnlyTheKubeletsEngine) {

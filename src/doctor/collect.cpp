@@ -42,6 +42,15 @@ CollectedFacts collect_facts(ProbeTargets targets) {
           .run_on_thread<bool>("the driver's kind",
                                [trees] { return Result<bool>(is_simulated_root(trees.driver)); })
           .value_or(false);
+  using Platform = std::optional<inventory::PlatformEvidence>;
+  facts.platform =
+      prober
+          .run_on_thread<Platform>(
+              "the kind of machine",
+              [trees] {
+                return Result<Platform>(inventory::find_unserved_platform({trees.driver, trees.host, "/"}));
+              })
+          .value_or(std::nullopt);
   facts.bus = prober.run_on_thread<PciBus>("the PCI bus", [trees] { return read_pci_bus(trees); });
   const auto installed = prober.run_on_thread<DriverFiles>(
       "the driver's files", [trees] { return Result<DriverFiles>(read_driver_files(trees)); });

@@ -15,6 +15,7 @@
 #include "base/result.h"
 #include "extender/ask_monitor.h"
 #include "health/evidence/evidence.h"
+#include "inventory/platform.h"
 #include "inventory/snapshot.h"
 #include "runtimes/configure.h"
 #include "runtimes/nvidia_runtime.h"
@@ -119,7 +120,7 @@ struct AgentDevice {
   std::string name;  // "GPU 3", "MIG 3:1"
   std::string uuid, state, reason;
   bool offered = true;
-  std::string resource;  // empty: offered by none
+  std::string resource;    // empty: offered by none
   std::string excluded{};  // why a rule withholds it: "is excluded by the rule at x.yaml:3:5"
 };
 struct AgentFault {
@@ -223,6 +224,8 @@ struct Facts {
   Result<std::vector<MpsDaemon>> mps = not_collected();
   Result<ClusterFacts> cluster = not_collected();
   Result<bool> clock_synchronised = not_collected();  // according to the kernel
+  // The kind of machine, if gpulet does not offer its GPUs.
+  std::optional<inventory::PlatformEvidence> platform{};
   // The command runs in the Pod of the agent that responds: what the agent reports counts for more than what
   // this container cannot see or open.
   bool in_agent_pod = false;

@@ -163,8 +163,21 @@ class ManifestChecker {
     }
     const auto config =
         parse_device_config(to_json(*parameters).dump(-1, ' ', false, kReplaceInvalid), gates_);
-    if (config) return;
-    add_config_problem(*parameters, field, config.error().full_message());
+    if (!config) return add_config_problem(*parameters, field, config.error().full_message());
+    const auto reason = unsupported_reason(*config);
+    if (reason.empty() || names_only_alternatives(entry)) return;
+    add_problem(*member(*parameters, "kind"), field + ".kind",
+                "a " + std::string(kind_name(*config)) + " applies to no device: " + std::string(reason));
+  }
+
+  // Whether each request of the config is one of several (firstAvailable: "gpu/vfio"), so that the scheduler
+  // can choose another.
+  static bool names_only_alternatives(const Node& entry) {
+    const Node* requests = member(entry, "requests");
+    return requests != nullptr && requests->kind == Node::Kind::kSequence && !requests->items.empty() &&
+           std::ranges::all_of(requests->items, [](const Node& request) {
+             return request.scalar.find('/') != std::string::npos;
+           });
   }
 
   // The parser's message begins with the field's path, "sharing.strategy: …", if it is about a field.

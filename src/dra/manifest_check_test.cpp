@@ -87,6 +87,20 @@ TEST(ManifestCheck, ReadsConfigsAsTheAgentDoes) {
   EXPECT_EQ(check(claim("{kind: X}", "other.example.com")).configs, 0u);
 }
 
+TEST(ManifestCheck, SaysThatNoDeviceTakesAKind) {
+  const std::string config = "{apiVersion: resource.nvidia.com/v1beta1, kind: ";
+  EXPECT_EQ(problems(check(claim(config + "VfioDeviceConfig}"))),
+            "10:71 1 ResourceClaim team/one: spec.devices.config[0].opaque.parameters.kind: a "
+            "VfioDeviceConfig applies to no device: gpulet offers no GPU that is passed through to virtual "
+            "machines; expected GpuConfig or MigDeviceConfig\n");
+  EXPECT_NE(problems(check(claim(config + "ComputeDomainChannelConfig, domainID: d}")))
+                .find("no channel of a ComputeDomain"),
+            std::string::npos);
+  auto alternative = claim(config + "VfioDeviceConfig}");
+  alternative.insert(alternative.find("opaque:"), "requests: [gpu/vfio]\n        ");
+  EXPECT_EQ(problems(check(alternative)), "");
+}
+
 TEST(ManifestCheck, KnowsTheAttributesOfLinkedGpus) {
   const auto constraint = [](const std::string& entry) {
     return problems(

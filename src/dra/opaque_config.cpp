@@ -225,11 +225,14 @@ Result<DeviceConfig> resolve_config(const AllocationResult& result, DeviceType t
     });
     if (!named && !requests.empty()) continue;
     if (is_for_type(it->config, type)) return it->config;
-    if (!named) continue;
+    const std::string reason(unsupported_reason(it->config));
+    const bool has_alternatives = result.request != result.main_request();
+    if (!named && (reason.empty() || has_alternatives)) continue;
     return fail(Code::kInvalidArgument, it->entry->path + ": a " + std::string(kind_name(it->config)) +
                                             " cannot be applied to the device \"" + result.device +
                                             "\" of type " + std::string(enum_name(type)) +
-                                            " of the request \"" + result.request + "\"");
+                                            " of the request \"" + result.request + "\"" +
+                                            (reason.empty() ? "" : ": " + reason));
   }
   if (type == DeviceType::kMig) return MigDeviceConfig{default_sharing(gates)};
   return GpuConfig{default_sharing(gates)};
@@ -249,6 +252,15 @@ std::string_view kind_name(const DeviceConfig& config) {
   if (std::holds_alternative<VfioDeviceConfig>(config)) return "VfioDeviceConfig";
   return std::get<ComputeDomainConfig>(config).daemon ? "ComputeDomainDaemonConfig"
                                                       : "ComputeDomainChannelConfig";
+}
+
+std::string_view unsupported_reason(const DeviceConfig& config) {
+  if (std::holds_alternative<VfioDeviceConfig>(config))
+    return "gpulet offers no GPU that is passed through to virtual machines; expected GpuConfig or "
+           "MigDeviceConfig";
+  if (std::holds_alternative<ComputeDomainConfig>(config))
+    return "gpulet offers no channel of a ComputeDomain; expected GpuConfig or MigDeviceConfig";
+  return {};
 }
 
 Result<DeviceConfig> parse_device_config(std::string_view json, const FeatureGates& gates) {

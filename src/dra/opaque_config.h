@@ -69,6 +69,8 @@ struct ComputeDomainConfig {
 };
 using DeviceConfig = std::variant<GpuConfig, MigDeviceConfig, VfioDeviceConfig, ComputeDomainConfig>;
 std::string_view kind_name(const DeviceConfig& config);  // "GpuConfig"
+// Why no device of gpulet takes a config of this kind; empty for GpuConfig and MigDeviceConfig.
+std::string_view unsupported_reason(const DeviceConfig& config);
 
 // Reads opaque parameters: at most kMaxParameterBytes of JSON, nested at most kMaxNesting levels. Defaults
 // are filled in: an absent sharing is time-slicing with interval Default where its gate is on, and none
@@ -83,8 +85,9 @@ std::string_view enum_name(DeviceType type);  // "gpu", the device's attribute `
 // The config that applies to each result; `types` are those of the results' devices, in the same order.
 // Of the configs that name the result's request, or no request, the last one applies; those of the claim
 // come after those of its classes, and those after the defaults. A config without requests is passed over
-// where it is for another type. Errors: kInvalidArgument for a config that does not parse, is not opaque,
-// or names the request of a device of another type (with device, type and request).
+// where it is for another type, unless no device takes its kind and the request has no alternatives
+// (firstAvailable). Errors: kInvalidArgument for a config that does not parse, is not opaque, or is for a
+// device of another type (with device, type and request).
 Result<std::vector<DeviceConfig>> resolve_configs(const ResourceClaim& claim,
                                                   std::span<const DeviceType> types,
                                                   const FeatureGates& gates);

@@ -190,9 +190,37 @@ TEST(ResolveConfigs, AConfigOfAnotherTypeIsPassedOverUnlessItNamesTheRequest) {
   EXPECT_EQ(resolved(claim_json(results, {config_json(slicing_config("Long"), {"a", "b"})}), types),
             "status.allocation.devices.config[0]: a GpuConfig cannot be applied to the device "
             "\"gpu-1-mig-1g10gb-19-0\" of type mig of the request \"b\"");
+}
+
+TEST(ResolveConfigs, AKindThatNoDeviceTakesIsRefusedUnlessThereAreAlternatives) {
   json channel = gpu_config(nullptr, "ComputeDomainChannelConfig");
   channel["domainID"] = "d";
-  EXPECT_EQ(resolved(claim_json(results, {config_json(channel)}), types), "Default MigDeviceConfig");
+  const json vfio = gpu_config(nullptr, "VfioDeviceConfig");
+  const std::string domain_refused =
+      "status.allocation.devices.config[0]: a ComputeDomainChannelConfig cannot be applied to the device "
+      "\"gpu-0\" of type gpu of the request \"a\": gpulet offers no channel of a ComputeDomain; expected "
+      "GpuConfig or MigDeviceConfig";
+  const std::string vfio_refused =
+      "status.allocation.devices.config[0]: a VfioDeviceConfig cannot be applied to the device \"gpu-0\" of "
+      "type gpu of the request \"a\": gpulet offers no GPU that is passed through to virtual machines; "
+      "expected GpuConfig or MigDeviceConfig";
+  struct Case {
+    const char* request;
+    json config;
+    std::string resolved;
+  };
+  for (const auto& one : std::vector<Case>{
+           {"a", config_json(channel), domain_refused},
+           {"a", config_json(vfio), vfio_refused},
+           {"a", config_json(vfio, {"a"}), vfio_refused},
+           {"a", config_json(vfio, {"other"}), "Default"},
+           {"a/gpu", config_json(vfio), "Default"},
+           {"a/gpu", config_json(vfio, {"a/vfio"}), "Default"},
+       }) {
+    EXPECT_EQ(resolved(claim_json({result_json("gpu-0", one.request)}, {one.config}), {DeviceType::kGpu}),
+              one.resolved)
+        << one.request << " " << one.config;
+  }
 }
 
 TEST(ResolveConfigs, EveryConfigMustParse) {

@@ -188,9 +188,8 @@ class LabelBuilder {
  public:
   explicit LabelBuilder(const LabelInput& input)
       : input_(input),
-        excluded_(partition::excluded_gpus(input.snapshot, input.config, input.node_labels)),
-        models_(group_by_model(input.snapshot, excluded_)),
-        sharing_(input.snapshot, input.config, input.node_labels, excluded_) {}
+        models_(group_by_model(input.snapshot)),
+        sharing_(input.snapshot, input.config, input.node_labels) {}
 
   Labels build() && {
     if (models_.empty()) return {};
@@ -384,7 +383,7 @@ class LabelBuilder {
     }
   }
 
-  bool is_excluded(std::size_t gpu) const { return excluded_.contains(input_.snapshot.gpus[gpu].uuid); }
+  bool is_excluded(std::size_t gpu) const { return !input_.snapshot.gpus[gpu].excluded.empty(); }
 
   std::size_t nvlink_domain() const {
     const auto topology = topology::build_topology(input_.snapshot);
@@ -409,7 +408,6 @@ class LabelBuilder {
   }
 
   const LabelInput& input_;
-  ExcludedGpus excluded_;
   std::vector<Model> models_;
   SharingView sharing_;
   Labels labels_;

@@ -67,7 +67,7 @@ struct Label {
 using Labels = std::map<std::string, Label>;  // by key
 
 struct LabelInput {
-  const inventory::Snapshot& snapshot;
+  const inventory::Snapshot& snapshot;  // marked by partition::mark_excluded_gpus
   const config::Config& config;
   // The Node's labels, for conditions of gpulet.partition.
   const std::map<std::string, std::string>& node_labels;

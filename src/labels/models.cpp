@@ -58,10 +58,10 @@ auto attributes(const MigDevice& mig) {
 
 }  // namespace
 
-std::vector<Model> group_by_model(const inventory::Snapshot& snapshot, const ExcludedGpus& excluded) {
+std::vector<Model> group_by_model(const inventory::Snapshot& snapshot) {
   std::map<std::string, std::vector<const Gpu*>> by_key;
   for (const auto& gpu : snapshot.gpus) {
-    if (gpu.model.empty() || partition::is_display_adapter(gpu) || excluded.contains(gpu.uuid)) continue;
+    if (gpu.model.empty() || partition::is_display_adapter(gpu) || !gpu.excluded.empty()) continue;
     by_key[sanitise_key_part(gpu.model, kMaxModelKey)].push_back(&gpu);
   }
   std::vector<Model> models;
@@ -165,12 +165,12 @@ std::string sharing_name(config::SharingStrategy sharing) {
 }
 
 SharingView::SharingView(const inventory::Snapshot& snapshot, const config::Config& config,
-                         const std::map<std::string, std::string>& node_labels, const ExcludedGpus& excluded)
+                         const std::map<std::string, std::string>& node_labels)
     : snapshot_(snapshot), strategy_(config.flags.mig_strategy) {
   const auto plan = partition::plan_resources(snapshot, config, {.labels = node_labels, .withdrawn = {}});
   bool cut = false, alike = std::ranges::all_of(snapshot.gpus, [&](const Gpu& gpu) {
-    return gpu.mig_enabled || excluded.contains(gpu.uuid);
-  });
+                      return gpu.mig_enabled || !gpu.excluded.empty();
+                    });
   std::set<std::string> profiles;
   for (const auto& resource : plan.resources) {
     uses_mps_ = uses_mps_ || resource.sharing == config::SharingStrategy::kMps;

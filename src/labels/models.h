@@ -25,12 +25,10 @@ struct Model {
   unsigned compute_major = 0, compute_minor = 0;
   std::string architecture;
 };
-// GPUs that a rule excludes, by UUID, with the reason (partition::excluded_gpus).
-using ExcludedGpus = std::map<DeviceUuid, std::string>;
 
 // The first model is the one of nvidia.com/gpu.… (order: labels.h). Omits display adapters, GPUs of unknown
 // model and excluded ones. Points into the snapshot.
-std::vector<Model> group_by_model(const inventory::Snapshot& snapshot, const ExcludedGpus& excluded);
+std::vector<Model> group_by_model(const inventory::Snapshot& snapshot);
 
 struct Profile {
   using Device = std::pair<const inventory::Gpu*, const inventory::MigDevice*>;
@@ -62,7 +60,7 @@ class SharingView {
  public:
   // `snapshot` and `config` outlive it.
   SharingView(const inventory::Snapshot& snapshot, const config::Config& config,
-              const std::map<std::string, std::string>& node_labels, const ExcludedGpus& excluded);
+              const std::map<std::string, std::string>& node_labels);
 
   // flags.migStrategy. With MIG rules in gpulet.partition: single if the whole node has one kind of MIG
   // device under the name of whole GPUs, else mixed.

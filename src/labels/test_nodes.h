@@ -16,6 +16,7 @@
 #include "labels/labels.h"
 #include "nvml/session.h"
 #include "nvml/test_sim_root.h"
+#include "partition/rules.h"
 #include "sim/machine/machine.h"
 #include "sim/state/mig.h"
 
@@ -87,7 +88,9 @@ inline config::Config config_of(const std::string& yaml) {
 inline Labels labels_with(const inventory::Snapshot& snapshot, const config::Config& config,
                           const std::optional<std::string>& machine = "DGX H100\n") {
   const std::map<std::string, std::string> none;
-  return build_labels({snapshot, config, none, machine, std::nullopt});
+  auto marked = snapshot;
+  partition::mark_excluded_gpus(marked, config, none);
+  return build_labels({marked, config, none, machine, std::nullopt});
 }
 
 inline Labels labels_with(const inventory::Snapshot& snapshot, const std::string& yaml) {

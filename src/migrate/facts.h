@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "inventory/platform.h"
+
 namespace gpulet::migrate {
 
 // What a program does, whatever its vendor and image name.
@@ -106,6 +108,7 @@ struct Facts {
   bool is_cluster = false;
   std::string location;  // the node's root, or the API server
   std::vector<Program> programs{};
+  std::optional<inventory::PlatformEvidence> platform{};  // of a node whose GPUs gpulet does not offer
   std::vector<FileTrace> traces{};
   std::vector<NodeFacts> nodes{};
   std::vector<ClusterPolicy> policies{};

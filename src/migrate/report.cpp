@@ -171,6 +171,9 @@ class StepsBuilder {
 
   // Problems that no step solves by itself.
   void add_decisions() {
+    if (facts_.platform)
+      steps_.decisions.push_back(inventory::platform_text(*facts_.platform) + "; " +
+                                 inventory::platform_advice(*facts_.platform));
     for (const auto& program : facts_.programs) {
       if (program.runs_in_shell && program.installed != Installed::kByOperator &&
           is_replaced_by_image(program.component)) {

@@ -121,6 +121,8 @@ TEST(Report, EvaluatesConfigFilesWithTheParser) {
            {"sharing: {timeSlicing: {resources: [{name: gpu, devices: [0], replicas: 2}]}}",
             "sharing.timeSlicing.devices", "differs", "resets it"},
            {"flags: {migStrategie: mixed}", "", "differs", "migStrategie"},
+           {"flags: {deviceDiscoveryStrategy: tegra}", "", "wrong", "integrated GPUs of Tegra"},
+           {"flags: {deviceDiscoveryStrategy: vfio}", "", "wrong", "gpu-feature-discovery only"},
            {"sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}", "", "wrong",
             "not supported with MPS"}}) {
     auto facts = facts_of({test::chart_plugin()});

@@ -12,6 +12,7 @@
 #include "base/dns_name.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "inventory/platform.h"
 #include "k8s/blocking_reader.h"
 #include "k8s/objects.h"
 #include "migrate/components.h"
@@ -217,6 +218,7 @@ class NodeScanner {
 
   Facts scan() {
     facts_.location = root_;
+    facts_.platform = inventory::find_unserved_platform({root_});
     if (auto numbers = files_.list_directory("/proc")) {
       std::ranges::sort(*numbers, {}, [](const auto& name) {
         return std::pair(text::parse_unsigned(name).value_or(0), name);

@@ -175,6 +175,13 @@ TEST_F(NodeScan, EmptyNodeHasNoFacts) {
   EXPECT_THAT(build_report(facts).found, IsEmpty());
 }
 
+TEST_F(NodeScan, AMachineThatGpuletDoesNotServeNeedsADecision) {
+  root_.add_file("/etc/nv_tegra_release", "# R36 (release)\n");
+  EXPECT_THAT(
+      build_report(look()).decisions,
+      ElementsAre(HasSubstr("this machine is Tegra (/etc/nv_tegra_release): gpulet does not support")));
+}
+
 TEST_F(NodeScan, ReadsProcessesWithSettingsAndFiles) {
   process(71, "/usr/bin/nvidia-device-plugin",
           {"/usr/bin/nvidia-device-plugin", "--config-file", "/config/config.yaml"},

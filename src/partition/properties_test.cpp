@@ -202,17 +202,17 @@ TEST(Properties, EveryDeviceIsOfferedOnceOrNamedInANote) {
 
 TEST(Properties, ExcludedGpusAreInNoResource) {
   rc::check("an excluded GPU is in no resource and has no desired MIG state", [] {
-    const auto snapshot = any_node();
+    auto snapshot = any_node();
     const auto config = any_config();
     const auto facts = any_facts();
-    const auto excluded = excluded_gpus(snapshot, config, facts.labels);
+    mark_excluded_gpus(snapshot, config, facts.labels);
     for (const auto& resource : plan_resources(snapshot, config, facts).resources) {
       for (const auto& device : resource.devices) {
-        RC_ASSERT(!excluded.contains(snapshot.gpus[device.gpu].uuid));
+        RC_ASSERT(snapshot.gpus[device.gpu].excluded.empty());
       }
     }
     for (const auto& desired : desired_mig(snapshot, config, facts.labels)) {
-      RC_ASSERT(!excluded.contains(desired.uuid));
+      RC_ASSERT(snapshot.find(desired.uuid)->excluded.empty());
     }
   });
 }

@@ -309,13 +309,6 @@ class ResourcePlanner {
  private:
   void add_note(std::string message) { notes_.push_back({std::move(message)}); }
 
-  // nullptr if the GPU is not excluded.
-  const config::PartitionRule* excluding_rule(std::size_t gpu) const {
-    if (!selection_.rule[gpu]) return nullptr;
-    const auto& rule = config_.gpulet.partition[*selection_.rule[gpu]];
-    return std::holds_alternative<config::Exclude>(rule.mode) ? &rule : nullptr;
-  }
-
   // GPUs that can be offered, by index.
   std::vector<std::size_t> usable_gpus() {
     std::vector<std::size_t> gpus;
@@ -329,8 +322,8 @@ class ResourcePlanner {
         add_note(display_name(gpu) + " is a display adapter: it is not offered");
       } else if (!seen.insert(gpu.uuid).second) {
         add_note(display_name(gpu) + " has the UUID of another: it is not offered");
-      } else if (const auto* rule = excluding_rule(i)) {
-        remarks_.push_back({display_name(gpu) + " is excluded by the rule at " + rule->position});
+      } else if (!selection_.excluded[i].empty()) {
+        remarks_.push_back({display_name(gpu) + " " + selection_.excluded[i]});
       } else if (const auto out = facts_.withdrawn.find(gpu.uuid); out != facts_.withdrawn.end()) {
         add_note(display_name(gpu) + " " + out->second + ": it is not offered");
       } else if (!selection_.rule[i] && strategy_ != MigStrategy::kNone && gpu.mig_enabled &&

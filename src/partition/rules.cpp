@@ -46,6 +46,16 @@ bool is_model(const std::string& pattern, const std::string& model) {
 
 bool is_excluding(const PartitionRule& rule) { return std::holds_alternative<config::Exclude>(rule.mode); }
 
+// A GPU with the UUID of an excluded one is excluded too.
+void exclude_duplicates(const inventory::Snapshot& snapshot, std::vector<std::string>& excluded) {
+  for (std::size_t g = 0; g < excluded.size(); ++g) {
+    if (excluded[g].empty()) continue;
+    for (std::size_t other = g + 1; other < excluded.size(); ++other) {
+      if (snapshot.gpus[other].uuid == snapshot.gpus[g].uuid) excluded[other] = excluded[g];
+    }
+  }
+}
+
 // Whether the rule's conditions hold for the GPU.
 bool admits(const PartitionRule& rule, const Gpu& gpu) {
   return listed(rule, gpu) && (!rule.model || is_model(*rule.model, gpu.model)) &&
@@ -77,6 +87,7 @@ Selection select_rules(const inventory::Snapshot& snapshot, const config::Config
                        const std::map<std::string, std::string>& labels) {
   Selection selection;
   selection.rule.resize(snapshot.gpus.size());
+  selection.excluded.resize(snapshot.gpus.size());
   const auto& rules = config.gpulet.partition;
   for (std::size_t r = 0; r < rules.size(); ++r) {
     const auto& rule = rules[r];
@@ -96,6 +107,7 @@ Selection select_rules(const inventory::Snapshot& snapshot, const config::Config
       }
       if (!admits(rule, gpu)) continue;
       selection.rule[g] = r;
+      if (is_excluding(rule)) selection.excluded[g] = "is excluded by the rule at " + rule.position;
       is_used = true;
       --left;
     }
@@ -107,33 +119,15 @@ Selection select_rules(const inventory::Snapshot& snapshot, const config::Config
                                  " are left that it applies to"});
     }
   }
+  exclude_duplicates(snapshot, selection.excluded);
   return selection;
 }
 
-std::map<DeviceUuid, std::string> excluded_gpus(const inventory::Snapshot& snapshot,
-                                                const config::Config& config,
-                                                const std::map<std::string, std::string>& labels) {
-  std::map<DeviceUuid, std::string> excluded;
-  const auto& rules = config.gpulet.partition;
-  if (std::ranges::none_of(rules, is_excluding)) return excluded;
-  const auto selection = select_rules(snapshot, config, labels);
-  for (std::size_t i = 0; i < snapshot.gpus.size(); ++i) {
-    const auto& rule = selection.rule[i];
-    if (rule && is_excluding(rules[*rule]))
-      excluded.emplace(snapshot.gpus[i].uuid, "is excluded by the rule at " + rules[*rule].position);
-  }
-  return excluded;
-}
-
-std::map<DeviceUuid, std::string> mark_excluded_gpus(inventory::Snapshot& snapshot,
-                                                     const config::Config& config,
-                                                     const std::map<std::string, std::string>& labels) {
-  auto excluded = excluded_gpus(snapshot, config, labels);
-  for (auto& gpu : snapshot.gpus) {
-    const auto found = excluded.find(gpu.uuid);
-    gpu.excluded = found == excluded.end() ? std::string() : found->second;
-  }
-  return excluded;
+void mark_excluded_gpus(inventory::Snapshot& snapshot, const config::Config& config,
+                        const std::map<std::string, std::string>& labels) {
+  auto selection = select_rules(snapshot, config, labels);
+  for (std::size_t i = 0; i < snapshot.gpus.size(); ++i)
+    snapshot.gpus[i].excluded = std::move(selection.excluded[i]);
 }
 
 bool selects_by_display(const config::Config& config) {
@@ -364,9 +358,8 @@ std::vector<DesiredMig> desired_mig(const inventory::Snapshot& snapshot, const c
   std::vector<DesiredMig> desired;
   for (std::size_t i = 0; i < snapshot.gpus.size(); ++i) {
     const auto& gpu = snapshot.gpus[i];
-    if (!selection.rule[i] || !gpu.mig_capable) continue;
+    if (!selection.rule[i] || !selection.excluded[i].empty() || !gpu.mig_capable) continue;
     const auto& rule = config.gpulet.partition[*selection.rule[i]];
-    if (is_excluding(rule)) continue;
     DesiredMig& wanted = desired.emplace_back();
     wanted.index = gpu.index;
     wanted.uuid = gpu.uuid;

@@ -22,6 +22,9 @@ bool is_display_adapter(const inventory::Gpu& gpu);
 struct Selection {
   // Parallel to snapshot.gpus: the index of the GPU's rule; nullopt: none.
   std::vector<std::optional<std::size_t>> rule;
+  // Parallel too: why a rule withholds the GPU from Kubernetes ("is excluded by the rule at x.yaml:3:5");
+  // empty if none does.
+  std::vector<std::string> excluded;
   // GPUs that rules name and the node does not have, and GPUs that a rule excludes by name too late.
   std::vector<Note> notes;
   std::vector<Note> remarks;  // rules that exclude no GPU of the node
@@ -33,15 +36,9 @@ struct Selection {
 Selection select_rules(const inventory::Snapshot& snapshot, const config::Config& config,
                        const std::map<std::string, std::string>& labels);
 
-// GPUs that a rule withholds from Kubernetes, with the reason: "is excluded by the rule at x.yaml:3:5".
-std::map<DeviceUuid, std::string> excluded_gpus(const inventory::Snapshot& snapshot,
-                                                const config::Config& config,
-                                                const std::map<std::string, std::string>& labels);
-
-// Sets Gpu::excluded of every GPU. Returns the same.
-std::map<DeviceUuid, std::string> mark_excluded_gpus(inventory::Snapshot& snapshot,
-                                                     const config::Config& config,
-                                                     const std::map<std::string, std::string>& labels);
+// Sets Gpu::excluded of every GPU to Selection::excluded.
+void mark_excluded_gpus(inventory::Snapshot& snapshot, const config::Config& config,
+                        const std::map<std::string, std::string>& labels);
 
 // Whether a rule depends on Gpu::display, which changes without a notice by the driver.
 bool selects_by_display(const config::Config& config);

@@ -245,19 +245,30 @@ TEST(Rules, ExcludeByIndexUuidAddressModelAndDisplay) {
     EXPECT_EQ(ids(made, "gpu"), one.offered) << one.rule;
     EXPECT_EQ(made.resources.size(), *one.offered == '\0' ? 0u : 1u) << one.rule;
     EXPECT_EQ(notes(made), Notes{}) << one.rule;
-    const auto excluded = excluded_gpus(snapshot, config, {});
-    for (const auto& gpu : snapshot.gpus) {
+    auto marked = snapshot;
+    mark_excluded_gpus(marked, config, {});
+    for (const auto& gpu : marked.gpus) {
       const bool offered = std::string(one.offered).find(gpu.uuid.str()) != std::string::npos;
-      EXPECT_NE(excluded.contains(gpu.uuid), offered) << one.rule << " " << gpu.uuid.str();
+      EXPECT_EQ(gpu.excluded, offered ? "" : "is excluded by the rule at x.yaml:3:5")
+          << one.rule << " " << gpu.uuid.str();
     }
+    mark_excluded_gpus(marked, rules("  - {devices: [2], whole: {}}\n"), {});
+    EXPECT_TRUE(std::ranges::all_of(marked.gpus, [](const auto& gpu) { return gpu.excluded.empty(); }))
+        << one.rule;
   }
-  EXPECT_EQ(excluded_gpus(snapshot, rules("  - {devices: [2], exclude: true}\n"), {}),
-            (std::map<DeviceUuid, std::string>{
-                {DeviceUuid("GPU-2"), "is excluded by the rule at x.yaml:3:5"}}));
   EXPECT_EQ(ids(plan_resources(snapshot, rules("  - {nodeLabel: desktop, exclude: true}\n"),
                                {.labels = {{"desktop", ""}}, .withdrawn = {}}),
                 "gpu"),
             "");
+}
+
+TEST(Rules, AGpuWithTheUuidOfAnExcludedOneIsExcluded) {
+  auto snapshot = node({gpu(0), gpu(1), gpu(2)});
+  snapshot.gpus[2].uuid = snapshot.gpus[0].uuid;
+  mark_excluded_gpus(snapshot, rules("  - {devices: [0], exclude: true}\n"), {});
+  EXPECT_FALSE(snapshot.gpus[0].excluded.empty());
+  EXPECT_TRUE(snapshot.gpus[1].excluded.empty());
+  EXPECT_FALSE(snapshot.gpus[2].excluded.empty());
 }
 
 TEST(Rules, ExcludedGpusAreRemarkedAndTheOthersFollowTheirRules) {

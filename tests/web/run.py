@@ -178,6 +178,20 @@ def fault_and_heal_show_within_a_second(bench):
 
 
 @check
+def an_excluded_gpu_names_its_rule(bench):
+    view = bench.view()
+    changed = copy.deepcopy(bench.node)
+    changed["gpus"][3].update(offered=False, excluded="is excluded by the rule at x.yaml:3:5")
+    bench.server.tell("node", changed)
+    view.waits("() => !document.querySelectorAll('.card')[3].querySelector('.why').hidden")
+    assert view.card(3).locator(".why").inner_text().strip() == "GPU 3 is excluded by the rule at x.yaml:3:5"
+    assert view.card(3).locator(".badge").inner_text() == "healthy"
+    assert view.card(2).locator(".why").is_hidden()
+    bench.server.tell("node", bench.node)
+    view.waits("() => document.querySelectorAll('.card')[3].querySelector('.why').hidden")
+
+
+@check
 def mig_devices_lie_where_they_are(bench):
     view = bench.view()
 

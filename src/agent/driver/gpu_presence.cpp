@@ -9,13 +9,12 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "inventory/host_files.h"
+#include "inventory/platform.h"
 
 namespace gpulet::agent {
 namespace {
 
-constexpr std::size_t kIdBytes = 16;      // "0x030200\n"
-constexpr std::size_t kTreeBytes = 4096;  // names of a board, most specific first
-constexpr std::string_view kTegra = "nvidia,tegra";
+constexpr std::size_t kIdBytes = 16;  // "0x030200\n"
 
 // nullopt where the bus cannot be listed.
 std::optional<bool> has_display_controller(const std::string& root) {
@@ -34,11 +33,8 @@ std::optional<bool> has_display_controller(const std::string& root) {
 }
 
 bool has_other_gpu(const std::string& root) {
-  for (const char* node : {"/dev/nvidiactl", "/dev/dxg"}) {
-    if (::access(path_below(root, node).c_str(), F_OK) == 0) return true;
-  }
-  const auto boards = read_prefix(path_below(root, "/sys/firmware/devicetree/base/compatible"), kTreeBytes);
-  return boards && boards->find(kTegra) != std::string::npos;
+  return ::access(path_below(root, "/dev/nvidiactl").c_str(), F_OK) == 0 ||
+         inventory::find_unserved_platform({root});
 }
 
 }  // namespace
@@ -49,6 +45,12 @@ bool may_have_gpu(const std::vector<std::string>& roots) {
     if (const auto found = has_display_controller(root)) return *found;
   }
   return true;
+}
+
+Error explain_driver_error(const Error& error, const std::vector<std::string>& roots) {
+  const auto found = inventory::find_unserved_platform(roots);
+  if (!found) return error;
+  return error.with_context(inventory::platform_text(*found) + "; " + inventory::platform_advice(*found));
 }
 
 }  // namespace gpulet::agent

@@ -64,12 +64,23 @@ TEST_F(GpuPresence, TheFirstRootWithABusCounts) {
 
 TEST_F(GpuPresence, NodesAndBoardsWithoutAPciFunctionMayHaveAGpu) {
   fs::create_directories(root_ + "/sys/bus/pci/devices");
-  for (const char* path : {"/dev/nvidiactl", "/dev/dxg", "/sys/firmware/devicetree/base/compatible"}) {
+  for (const char* path :
+       {"/dev/nvidiactl", "/dev/dxg", "/etc/nv_tegra_release", "/sys/firmware/devicetree/base/compatible"}) {
     EXPECT_FALSE(may_have_gpu({root_})) << path;
     write(path, std::string("nvidia,p3737-0000\0nvidia,tegra234\0", 34));
     EXPECT_TRUE(may_have_gpu({root_})) << path;
     fs::remove(root_ + path);
   }
+}
+
+TEST_F(GpuPresence, ADriverErrorNamesThePlatform) {
+  const Error error(Code::kNotFound, "libnvidia-ml.so.1 not found");
+  EXPECT_EQ(explain_driver_error(error, {root_}).full_message(), error.full_message());
+  write("/etc/nv_tegra_release", "# R36 (release)");
+  EXPECT_EQ(
+      explain_driver_error(error, {root_}).full_message(),
+      "this machine is Tegra (/etc/nv_tegra_release): gpulet does not support its integrated GPU, because "
+      "NVML does not manage it; use NVIDIA's device plugin on this node: libnvidia-ml.so.1 not found");
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ class NvmlSampler final : public Sampler {
   Lifetime lifetime_;
 };
 
-// The memory of GPUs by process, for MemoryAuditorPorts::read_gpus: one driver call for a GPU whose use is
+// The memory of GPUs by process, for MemoryAuditorPorts::read_memory: one driver call for a GPU whose use is
 // the known one, else two. Does not block; `done` is called once on the loop, not after the driver's
 // destruction. Errors: those of NvmlDriver::run_on_gpus() and nvml::Usage.
 void read_gpu_memory(NvmlDriver& driver, std::vector<GpuMemoryQuestion> questions,

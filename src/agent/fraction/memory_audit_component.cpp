@@ -73,8 +73,8 @@ class MemoryAuditComponent final : public Component {
                    .reader = *reader_,
                    .on_invalid_request = {},
                    .changed = {}},
-        .read_gpus = [this](std::vector<GpuMemoryQuestion> questions,
-                            auto done) { read_gpus(std::move(questions), std::move(done)); },
+        .read_memory = [this](std::vector<GpuMemoryQuestion> questions,
+                              auto done) { read_memory(std::move(questions), std::move(done)); },
         .cgroups = [](unsigned pid) { return read_pod_cgroups(pid); },
         .kill = [](unsigned pid,
                    const metrics::PodCgroup& expected) { return kill_container_process(pid, expected); },
@@ -89,8 +89,8 @@ class MemoryAuditComponent final : public Component {
     };
   }
 
-  void read_gpus(std::vector<GpuMemoryQuestion> questions,
-                 std::function<void(Result<GpuMemoryReadings>)> done) {
+  void read_memory(std::vector<GpuMemoryQuestion> questions,
+                   std::function<void(Result<GpuMemoryReadings>)> done) {
     if (auto* driver = node_.devices->driver())
       return read_gpu_memory(*driver, std::move(questions), std::move(done));
     node_.loop.post([done = std::move(done)] { done(fail(Code::kUnavailable, "there is no driver")); });

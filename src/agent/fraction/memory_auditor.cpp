@@ -68,12 +68,12 @@ void MemoryAuditor::read_all() {
     auto question = next_question(gpu, audited);
     if (!question) continue;
     if (audited.has_failed) {
-      read_gpus({*std::move(question)});
+      read_memory({*std::move(question)});
     } else {
       together.push_back(*std::move(question));
     }
   }
-  if (!together.empty()) read_gpus(std::move(together));
+  if (!together.empty()) read_memory(std::move(together));
 }
 
 std::optional<GpuMemoryQuestion> MemoryAuditor::next_question(const DeviceUuid& gpu,
@@ -84,17 +84,17 @@ std::optional<GpuMemoryQuestion> MemoryAuditor::next_question(const DeviceUuid& 
   return GpuMemoryQuestion{gpu, must_list ? std::nullopt : audited.used};
 }
 
-void MemoryAuditor::read_gpus(std::vector<GpuMemoryQuestion> questions) {
+void MemoryAuditor::read_memory(std::vector<GpuMemoryQuestion> questions) {
   std::vector<DeviceUuid> gpus;
   for (const auto& question : questions) {
     audited_[question.gpu].is_reading = true;
     gpus.push_back(question.gpu);
   }
-  ports_.read_gpus(std::move(questions),
-                   [this, gpus, alive = lifetime_.watch()](const Result<GpuMemoryReadings>& readings) {
-                     for (std::size_t i = 0; alive && i < gpus.size(); ++i)
-                       on_reading(gpus[i], readings ? (*readings)[i] : fail(readings.error()));
-                   });
+  ports_.read_memory(std::move(questions),
+                     [this, gpus, alive = lifetime_.watch()](const Result<GpuMemoryReadings>& readings) {
+                       for (std::size_t i = 0; alive && i < gpus.size(); ++i)
+                         on_reading(gpus[i], readings ? (*readings)[i] : fail(readings.error()));
+                     });
 }
 
 // A failed reading says nothing about any container.
@@ -193,7 +193,7 @@ void MemoryAuditor::judge_use(const DeviceUuid& gpu, const fraction::MemoryUse& 
     audited_[gpu].confirmation = ports_.loop.after(kConfirmationDelay, [this, gpu] {
       const auto found = audited_.find(gpu);
       if (found == audited_.end()) return;
-      if (auto question = next_question(gpu, found->second)) read_gpus({*std::move(question)});
+      if (auto question = next_question(gpu, found->second)) read_memory({*std::move(question)});
     });
   }
   if (excess == fraction::Excess::kConfirmed) act_on(gpu, entry, use, true);

@@ -69,7 +69,7 @@ struct MemoryAuditorPorts {
   // Does not block; called back from the loop, not from inside the call, with an answer for each question in
   // their order. A GPU is in one call at a time. One that hangs may fail the call for all.
   std::function<void(std::vector<GpuMemoryQuestion>, std::function<void(Result<GpuMemoryReadings>)>)>
-      read_gpus;
+      read_memory;
   // The cgroups of a process (/proc/PID/cgroup); empty where it has ended.
   std::function<std::vector<metrics::PodCgroup>(unsigned pid)> cgroups;
   // Kills a process if it is in that cgroup of a Pod. Errors: kNotFound, kPermissionDenied.
@@ -109,7 +109,7 @@ class MemoryAuditor {
   void read_all();
   // Nothing to ask while a reading is in progress.
   static std::optional<GpuMemoryQuestion> next_question(const DeviceUuid& gpu, const AuditedGpu& audited);
-  void read_gpus(std::vector<GpuMemoryQuestion> questions);
+  void read_memory(std::vector<GpuMemoryQuestion> questions);
   void on_reading(const DeviceUuid& gpu, const Result<GpuMemoryReading>& reading);
   struct Owner {
     const LedgerEntry* entry = nullptr;  // null: none, or unknown

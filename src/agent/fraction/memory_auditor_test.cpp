@@ -48,7 +48,7 @@ class AuditTest : public ::testing::Test {
                    .reader = reader,
                    .on_invalid_request = {},
                    .changed = {}},
-        .read_gpus =
+        .read_memory =
             [this](std::vector<GpuMemoryQuestion> questions, auto done) {
               calls.push_back(questions.size());
               loop.post([this, questions = std::move(questions), done = std::move(done)] {

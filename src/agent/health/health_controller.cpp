@@ -173,8 +173,8 @@ std::map<DeviceUuid, bool> pending_modes(const inventory::Snapshot& snapshot) {
 }  // namespace
 
 bool HealthController::on_new_snapshot(const inventory::Snapshot& snapshot) {
-  const bool differs = pending_modes(snapshot) != pending_modes(snapshot_) ||
-                       excluded_in(snapshot) != excluded_in(snapshot_);
+  const bool differs =
+      pending_modes(snapshot) != pending_modes(snapshot_) || excluded_in(snapshot) != excluded_in(snapshot_);
   snapshot_ = snapshot;
   auto changes = machine_.apply_snapshot(snapshot, ports_.loop.now());
   const auto without_mig_events = without_mig_events_;
@@ -191,12 +191,9 @@ bool HealthController::on_new_snapshot(const inventory::Snapshot& snapshot) {
   return end_round(std::move(changes), first || differs || without_mig_events_ != without_mig_events);
 }
 
-void HealthController::set_excluded(const std::map<DeviceUuid, std::string>& excluded) {
-  if (excluded == excluded_in(snapshot_)) return;
-  for (auto& gpu : snapshot_.gpus) {
-    const auto found = excluded.find(gpu.uuid);
-    gpu.excluded = found == excluded.end() ? std::string() : found->second;
-  }
+void HealthController::on_excluded_marked(const inventory::Snapshot& snapshot) {
+  if (excluded_in(snapshot) == excluded_in(snapshot_)) return;
+  snapshot_ = snapshot;
   if (view_) publish_view({});
 }
 

@@ -74,8 +74,8 @@ class HealthController {
   // A new reading of the devices. Returns whether `on_changed` was called with changes, or for the first
   // time.
   bool on_new_snapshot(const inventory::Snapshot& snapshot);
-  // The GPUs that rules withhold, with the reasons (Gpu::excluded): published if they differ.
-  void set_excluded(const std::map<DeviceUuid, std::string>& excluded);
+  // The last snapshot again, after Gpu::excluded may have changed: published if it has.
+  void on_excluded_marked(const inventory::Snapshot& snapshot);
   // Pauses polling until the next snapshot.
   void on_driver_unavailable();
   // The driver is closed on request, or about to be; nullopt: not, or no longer. Published at once, also

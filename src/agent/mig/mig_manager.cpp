@@ -363,9 +363,11 @@ std::vector<MigTarget> mig_targets(const inventory::Snapshot& snapshot, const co
   const auto label = labels.find(kMigConfigLabel);
   if (label == labels.end() || label->second.empty()) return targets;
   const std::size_t ruled = targets.size();
-  const auto excluded = partition::excluded_gpus(snapshot, config, labels);
-  for (const auto& gpu : snapshot.gpus) {
-    if (!gpu.mig_capable || gpu.unreadable || excluded.contains(gpu.uuid)) continue;
+  // Not Gpu::excluded: the snapshot may be older than the config.
+  const auto excluded = partition::select_rules(snapshot, config, labels).excluded;
+  for (std::size_t i = 0; i < snapshot.gpus.size(); ++i) {
+    const auto& gpu = snapshot.gpus[i];
+    if (!gpu.mig_capable || gpu.unreadable || !excluded[i].empty()) continue;
     const auto first = targets.begin();
     if (std::ranges::count(first, first + static_cast<std::ptrdiff_t>(ruled), gpu.uuid, &MigTarget::gpu) != 0)
       continue;

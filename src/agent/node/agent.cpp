@@ -145,12 +145,12 @@ void Agent::on_driver_opened(const Status& status) {
     start_reading();
     return;
   }
-  if (!opened_once_ && config_.flags.fail_on_init_error) {
-    fatal_(status.error().with_context(
-        "cannot use the NVIDIA driver (set failOnInitError to false to wait for it)"));
-    return;
-  }
-  driver_failed(status.error());
+  const Error error =
+      ports_.explain_driver_error ? ports_.explain_driver_error(status.error()) : status.error();
+  if (!opened_once_ && config_.flags.fail_on_init_error)
+    return fatal_(
+        error.with_context("cannot use the NVIDIA driver (set failOnInitError to false to wait for it)"));
+  driver_failed(error);
 }
 
 void Agent::retry_driver() {
@@ -228,7 +228,7 @@ void Agent::on_reading(Result<inventory::Snapshot> snapshot) {
   driver_error_.reset();
   driver_backoff_.reset();
   reading_ = std::move(*snapshot);
-  mark_excluded_gpus();
+  partition::mark_excluded_gpus(*reading_, config_, facts_.labels);
   if (!health_controller_.on_new_snapshot(*reading_)) update_offers();
   health_controller_.set_driver_release(std::nullopt);
   schedule_recheck();
@@ -398,8 +398,9 @@ void Agent::report_notes(const Offers& built) {
 }
 
 void Agent::mark_excluded_gpus() {
-  if (reading_)
-    health_controller_.set_excluded(partition::mark_excluded_gpus(*reading_, config_, facts_.labels));
+  if (!reading_) return;
+  partition::mark_excluded_gpus(*reading_, config_, facts_.labels);
+  health_controller_.on_excluded_marked(*reading_);
 }
 
 void Agent::reconfigure(config::Config config) {

@@ -77,6 +77,8 @@ struct AgentPorts {
   std::shared_ptr<device_plugin::DemandBoard> demands = nullptr;
   // Whether the node may have a GPU (may_have_gpu): asked when the driver cannot be opened. Empty: it may.
   std::function<bool()> may_have_gpu = nullptr;
+  // explain_driver_error: asked when the driver cannot be opened. Empty: the error as it is.
+  std::function<Error(const Error&)> explain_driver_error = nullptr;
   // Called after status() changed; may be empty. Must not call the agent from inside.
   std::function<void()> changed;
   // Where faults are persisted; null: nowhere. Outlives the agent.

@@ -8,6 +8,7 @@
 #include "agent/resources/device_nodes.h"
 #include "base/log.h"
 #include "dra/claimed_devices.h"
+#include "inventory/platform.h"
 
 namespace gpulet::agent {
 namespace {
@@ -81,6 +82,8 @@ void Devices::build() {
   agent_->set_driver_release(release_);
   node_.components.for_each_reversed([](Component& component) { component.attach_devices(); });
   watch_kernel_log();
+  if (const auto found = inventory::find_unserved_platform(driver_roots(node_.config)))
+    log::warning(inventory::platform_text(*found) + "; " + inventory::platform_advice(*found));
   agent_->start_agent();
 }
 
@@ -114,6 +117,8 @@ AgentPorts Devices::make_ports() {
       .loads = node_.loads,
       .demands = node_.demands,
       .may_have_gpu = [this] { return may_have_gpu(driver_roots(node_.config)); },
+      .explain_driver_error =
+          [this](const Error& error) { return explain_driver_error(error, driver_roots(node_.config)); },
       .changed = [this] { node_.notify_state_changed(); },
       .health_store = &health_file_,
       .health_changed =

@@ -7,6 +7,7 @@
 #include <random>
 #include <utility>
 
+#include "agent/driver/gpu_presence.h"
 #include "agent/driver/nvml_driver.h"
 #include "agent/node/agent.h"
 #include "agent/node/node.h"
@@ -15,6 +16,7 @@
 #include "base/loop.h"
 #include "base/process.h"
 #include "inventory/pci_gpus.h"
+#include "partition/rules.h"
 
 namespace gpulet::agent {
 namespace {
@@ -138,11 +140,12 @@ class FeatureDiscovery {
     timer_.reset();
     driver_->open_driver([this](const Status& status) {
       if (status) return read_driver();
+      const auto error = explain_driver_error(status.error(), {config_.flags.container_driver_root, "/"});
       if (!opened_once_ && config_.flags.fail_on_init_error) {
-        return end_with(status.error().with_context(
-            "cannot use the NVIDIA driver (set failOnInitError to false to wait for it)"));
+        return end_with(
+            error.with_context("cannot use the NVIDIA driver (set failOnInitError to false to wait for it)"));
       }
-      driver_failed(status.error());
+      driver_failed(error);
     });
   }
 
@@ -180,7 +183,7 @@ class FeatureDiscovery {
     if (!snapshot) return driver_failed(snapshot.error());
     reported_error_.clear();
     backoff_.reset();
-    snapshot_ = std::make_shared<const inventory::Snapshot>(std::move(*snapshot));
+    set_snapshot(std::move(*snapshot));
     label_controller_->on_node_changed(snapshot_, true, {});
     if (read_again_) return schedule_reading(kReadDelay);
     const auto& interval = config_.gfd.sleep_interval;
@@ -193,6 +196,11 @@ class FeatureDiscovery {
     });
   }
 
+  void set_snapshot(inventory::Snapshot snapshot) {
+    partition::mark_excluded_gpus(snapshot, config_, {});
+    snapshot_ = std::make_shared<const inventory::Snapshot>(std::move(snapshot));
+  }
+
   // An invalid configuration changes nothing.
   void reload_config() {
     auto config = load_config(options_.sources);
@@ -202,6 +210,7 @@ class FeatureDiscovery {
     const bool moved = config->flags.container_driver_root != config_.flags.container_driver_root;
     config_ = std::move(*config);
     log::info("configuration reloaded");
+    if (snapshot_) set_snapshot(*snapshot_);
     if (has_access_ || !needs_cluster(config_)) {
       label_controller_->apply_label_config(config_);
     } else if (const auto status = start_labels(); !status) {

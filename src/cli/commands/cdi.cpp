@@ -10,12 +10,14 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "agent/driver/gpu_presence.h"
 #include "agent/driver/nvml_driver.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "cdi/generate.h"
 #include "cdi/spec.h"
 #include "cdi/spec_files.h"
+#include "cli/commands/commands.h"
 #include "cli/main/command_line.h"
 #include "config/load.h"
 #include "config/values.h"
@@ -172,8 +174,10 @@ Result<cdi::Spec> make_spec(const CdiGenerateOptions& options, GenerateRequest r
   if (mode == Mode::kNvml || mode == Mode::kManagement) {
     auto answer = read(options.driver_root, options.library_search_paths);
     // Management mode lists device nodes and does not need a working driver.
-    if (!answer && mode == Mode::kNvml) return fail(answer.error());
+    if (!answer && mode == Mode::kNvml)
+      return fail(agent::explain_driver_error(answer.error(), {options.driver_root}));
     if (answer) snapshot = std::move(*answer);
+    mark_reported_excluded(options.health_file, snapshot);
   }
   cdi::DriverFiles driver;
   if (mode == Mode::kWsl) {

@@ -1,5 +1,5 @@
 // `gpulet cdi generate|list|validate|transform`: CDI specs by hand, with the flags, names and environment
-// of nvidia-ctk (1.19). Needs no agent.
+// of nvidia-ctk (1.19). Needs no agent; an agent's report says which GPUs its config excludes.
 #pragma once
 
 #include <functional>
@@ -32,6 +32,7 @@ struct CdiGenerateOptions {
   std::vector<std::string> device_ids;  // default all
   bool no_all_device = false;
   std::string proc = "/proc", sys = "/sys";
+  std::string health_file = "/run/gpulet/health.json";  // of an agent: GPUs that it excludes are not in `all`
   CdiEnvironment environment;
 };
 

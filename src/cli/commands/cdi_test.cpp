@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "cdi/spec.h"
 #include "cdi/test_driver_root.h"
+#include "health/report/health_report.h"
 
 namespace gpulet::cli {
 namespace {
@@ -23,6 +24,7 @@ class CdiCommand : public testing::Test {
     options.driver_root = options.dev_root = tree.tree_path();
     options.proc = tree.tree_path() + "/proc";
     options.sys = tree.tree_path() + "/sys";
+    options.health_file.clear();
     snapshot.driver = {"570.124.06", 12080};
     snapshot.gpus.resize(1);
     snapshot.gpus[0].uuid = DeviceUuid("GPU-aaaa");
@@ -57,6 +59,40 @@ TEST_F(CdiCommand, WritesYamlToStandardOutput) {
   EXPECT_EQ(read.spec->devices[1].name, "GPU-aaaa");
   EXPECT_EQ(read.spec->devices[2].name, "all");
   EXPECT_EQ(read.spec->edits.hooks.at(0).args.at(0), "gpulet-hook");
+}
+
+TEST_F(CdiCommand, AGpuThatTheAgentExcludesIsNotInAll) {
+  tree.make_node("/dev/nvidia1", 195, 1);
+  snapshot.gpus.push_back(snapshot.gpus[0]);
+  snapshot.gpus[1].index = snapshot.gpus[1].minor = 1;
+  snapshot.gpus[1].uuid = DeviceUuid("GPU-bbbb");
+  health::HealthView view;
+  view.devices.resize(1);
+  view.devices[0].scope.gpu = view.devices[0].uuid = snapshot.gpus[1].uuid;
+  view.devices[0].excluded = "is excluded by the rule at x.yaml:3:5";
+  options.health_file = tree.tree_path() + "/health.json";
+  ASSERT_TRUE(write_file_atomic(options.health_file, health::format_report(view)));
+  const auto answer = generate();
+  EXPECT_EQ(answer.exit_code, 0);
+  EXPECT_TRUE(answer.err.ends_with(
+      "gpulet cdi generate: GPU 1 is not in the device all: it is excluded by the rule at x.yaml:3:5\n"))
+      << answer.err;
+  const auto read = cdi::read_spec(answer.out, "out");
+  ASSERT_TRUE(read.spec) << answer.out;
+  ASSERT_EQ(read.spec->devices.size(), 5u) << "the excluded GPU has its own names";
+  EXPECT_EQ(read.spec->devices[4].name, "all");
+  ASSERT_EQ(read.spec->devices[4].edits.device_nodes.size(), 1u);
+  EXPECT_EQ(read.spec->devices[4].edits.device_nodes[0].path, "/dev/nvidia0");
+}
+
+TEST_F(CdiCommand, WithoutADriverItNamesTheMachineThatGpuletDoesNotServe) {
+  driver_answers = false;
+  EXPECT_EQ(generate().err, "gpulet cdi generate: there is no driver\n");
+  tree.make_file("/etc/nv_tegra_release");
+  EXPECT_EQ(generate().err,
+            "gpulet cdi generate: this machine is Tegra (/etc/nv_tegra_release): gpulet does not support its "
+            "integrated GPU, because NVML does not manage it; use NVIDIA's device plugin on this node: there "
+            "is no driver\n");
 }
 
 TEST_F(CdiCommand, FileNameSelectsTheFormat) {

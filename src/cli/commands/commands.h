@@ -41,6 +41,9 @@ struct ListOptions {
   std::string health_file = "/run/gpulet/health.json";  // of an agent, which knows what its config excludes
 };
 
+// Sets Gpu::excluded as the agent reported last in this file; without a report nothing is excluded.
+void mark_reported_excluded(const std::string& health_file, inventory::Snapshot& snapshot);
+
 // MIG devices follow their GPU; errors of unreadable GPUs, and what rules exclude, come last. Pure.
 std::string list_report(const inventory::Snapshot& snapshot, const OutputOptions& output);
 

@@ -10,6 +10,7 @@
 #include "agent/driver/nvml_driver.h"
 #include "base/file.h"
 #include "cli/main/command_line.h"
+#include "partition/rules.h"
 
 namespace gpulet::cli {
 namespace {
@@ -50,10 +51,11 @@ std::string labels_json(const Labels& labels, bool explain) {
 Result<std::string> make_labels_report(LabelsOptions options) {
   GPULET_TRY(config::read_config_file(options.sources));
   GPULET_TRY_ASSIGN(const config::LoadedConfig loaded, config::load(options.sources));
-  GPULET_TRY_ASSIGN(const auto snapshot, agent::read_snapshot_once({.driver_root = options.driver_root}));
+  GPULET_TRY_ASSIGN(auto snapshot, agent::read_snapshot_once({.driver_root = options.driver_root}));
   const auto& file = loaded.config.gfd.machine_type_file;
   const auto machine = file.empty() ? std::nullopt : std::optional(read_file(file));
   const std::map<std::string, std::string> node_labels;
+  partition::mark_excluded_gpus(snapshot, loaded.config, node_labels);
   return labels_report(
       labels::build_labels({snapshot, loaded.config, node_labels,
                             machine && *machine ? std::optional(**machine) : std::nullopt, std::nullopt}),

@@ -197,10 +197,7 @@ std::string list_report(const Snapshot& snapshot, const OutputOptions& output) {
       [&](const TableStyle& style) { return inventory_table(snapshot, style); });
 }
 
-namespace {
-
-// As the agent reported last; without an agent nothing is excluded.
-void mark_excluded(const std::string& health_file, Snapshot& snapshot) {
+void mark_reported_excluded(const std::string& health_file, inventory::Snapshot& snapshot) {
   const auto report = health::read_report(health_file);
   if (!report) return;
   for (auto& gpu : snapshot.gpus) {
@@ -209,11 +206,9 @@ void mark_excluded(const std::string& health_file, Snapshot& snapshot) {
   }
 }
 
-}  // namespace
-
 int run_list(const ListOptions& options) {
   auto snapshot = agent::read_snapshot_once({.driver_root = options.driver_root});
-  if (snapshot) mark_excluded(options.health_file, *snapshot);
+  if (snapshot) mark_reported_excluded(options.health_file, *snapshot);
   if (!snapshot) return print_error("gpulet list", snapshot.error().full_message());
   return print_report("gpulet list", list_report(*snapshot, options.output));
 }

@@ -108,6 +108,7 @@ TopGpu parse_gpu(const Document& object) {
   const std::string index = std::to_string(count_field(object, "index"));
   static_cast<TopDevice&>(gpu) = parse_device(object, index);
   gpu.name = text_field(object, "model");
+  gpu.excluded = text_field(object, "excluded");
   gpu.mig = json_field(object, "mig").is_object();
   for_each_object(json_field(object, "mig"), "devices", [&](const Document& slice) {
     auto device = parse_device(slice, index + ":" + std::to_string(count_field(slice, "index")));

@@ -32,6 +32,7 @@ struct TopDevice {
   std::string uuid;
   std::string name;  // the model; of a MIG device profile and placement: "3g.40gb @4+4"
   std::string state, reason;
+  std::string excluded{};              // of a GPU: "is excluded by the rule at x.yaml:3:5"; empty: it is not
   std::optional<double> memory_total;  // bytes
   TopMetrics now;
   std::vector<std::string> pods;  // "namespace/pod" of its users, sorted

@@ -139,7 +139,7 @@ SortKey process_key(const TopProcessRow& row, TopColumn column) {
 bool matches_filter(const TopDevice& device, const std::string& filter) {
   const auto has = [&](const std::string& text) { return contains_text(text, filter); };
   return has(device.name) || has(device.uuid) || has(device.state) || has(device.reason) ||
-         std::ranges::any_of(device.pods, has);
+         has(device.excluded) || std::ranges::any_of(device.pods, has);
 }
 
 std::string pod_text(const TopPodName& pod) { return pod.first + "/" + pod.second; }

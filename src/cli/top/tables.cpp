@@ -195,8 +195,14 @@ class TableBuilder {
     return columns_ > used ? columns_ - used : 0;
   }
 
+  // The fault, else what keeps it from Pods: as in `gpulet health`.
+  static TopSpan device_note(const TopDevice& device) {
+    if (!device.reason.empty()) return {device.reason, state_tone(device.state)};
+    return {device.excluded, TopTone::kDim};
+  }
+
   void add_device(TopTable& table, const TopDevice& device) const {
-    TopTable::Row row{.key = device.uuid, .cells = {}, .below = {device.reason, state_tone(device.state)}};
+    TopTable::Row row{.key = device.uuid, .cells = {}, .below = device_note(device)};
     for (const auto& one : gpu_columns_) row.cells.push_back((this->*one.second)(device));
     table.rows.push_back(std::move(row));
   }

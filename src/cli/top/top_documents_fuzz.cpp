@@ -39,7 +39,8 @@ void check_metrics(const TopMetrics& now) {
 }
 
 void check_device(const TopDevice& device) {
-  for (const auto* text : {&device.index, &device.uuid, &device.state, &device.reason}) check_text(*text);
+  for (const auto* text : {&device.index, &device.uuid, &device.state, &device.reason, &device.excluded})
+    check_text(*text);
   if (device.name.size() > kMaxShownText + 32) std::abort();  // of a MIG device with its placement
   check_text(device.name.substr(0, kMaxShownText));
   check_number(device.memory_total);

@@ -299,6 +299,7 @@ Json device_object(const TopDevice& device) {
                  {"name", device.name},
                  {"state", device.state},
                  {"reason", device.reason}};
+  if (!device.excluded.empty()) object["excluded"] = device.excluded;
   const auto& now = device.now;
   set_if_known(object, "memory_total", device.memory_total);
   set_if_known(object, "util", now.util);

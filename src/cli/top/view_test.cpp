@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "base/text.h"
 #include "cli/top/controls.h"
 #include "cli/top/tables.h"
@@ -239,6 +241,25 @@ TEST(TopView, ShowsProblems) {
   ASSERT_TRUE(fresh.apply_node_document(R"({"gpus":[],"problems":["driver: not there"]})"));
   const auto text = screen_text(fresh, make_view(80));
   EXPECT_NE(text.find("no sample yet\ndriver: not there\n"), std::string::npos) << text;
+}
+
+TEST(TopView, ShowsWhyAGpuIsExcluded) {
+  const std::string why = "is excluded by the rule at x.yaml:3:5";
+  auto document = nlohmann::json::parse(node_document_text());
+  for (const auto gpu : {1, 2}) document["gpus"][gpu]["excluded"] = why;
+  TopModel model;
+  ASSERT_TRUE(model.apply_node_document(document.dump()));
+  auto view = make_view(120);
+  const auto text = screen_text(model, view);
+  EXPECT_NE(text.find(why), std::string::npos) << text;
+  EXPECT_EQ(text.find(why), text.rfind(why)) << "GPU 2 has a fault: " << text;
+  const auto json = nlohmann::json::parse(render_top_json(model, view));
+  EXPECT_EQ(json["gpus"][1]["excluded"], why);
+  EXPECT_EQ(json["gpus"][2]["excluded"], why);
+  EXPECT_FALSE(json["gpus"][0].contains("excluded"));
+  view.queries[TopTab::kGpus] = default_query(TopTab::kGpus);
+  view.queries[TopTab::kGpus].filter = "excluded";
+  EXPECT_EQ(nlohmann::json::parse(render_top_json(model, view))["gpus"].size(), 2u);
 }
 
 TEST(TopView, ColoursStatesAndNearlyFullMemory) {

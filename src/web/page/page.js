@@ -83,8 +83,8 @@ class Card {
     setText(this.facts, [gpu.uuid, gpu.slot, known(gpu.numa) ? `NUMA ${gpu.numa}` : ''].filter(Boolean).join(' · '));
     setText(this.tileName, `GPU ${gpu.index}`);
     setAttribute(this.tile, 'aria-label', `GPU ${gpu.index}, ${say(gpu.state)}`);
-    this.why.hidden = !gpu.reason && gpu.faults.length === 0;
-    redraw(this.why, [gpu.state, gpu.reason, gpu.comes_back, gpu.since, gpu.due, gpu.faults, gpu.relapses], () => reasons(gpu));
+    this.why.hidden = !gpu.reason && gpu.faults.length === 0 && !gpu.excluded;
+    redraw(this.why, [gpu.state, gpu.reason, gpu.comes_back, gpu.since, gpu.due, gpu.faults, gpu.relapses, gpu.excluded], () => reasons(gpu));
     redraw(this.parts, [gpu.mig, gpu.shares, gpu.holders], () => parts(gpu));
     this.showUse();
   }
@@ -120,7 +120,11 @@ const MARK = '\u0000';
 const aroundFirst = (text, element) => [text.split(MARK)[0], element, text.split(MARK)[1]];
 
 function reasons(gpu) {
-  const all = [make('p', {}, ...aroundFirst(say('{0} since {1}', MARK, stamp(gpu.since)), make('strong', {}, ...linkXids(gpu.reason || say(gpu.state)))))];
+  const all = [];
+  if (gpu.reason || gpu.faults.length > 0) {
+    all.push(make('p', {}, ...aroundFirst(say('{0} since {1}', MARK, stamp(gpu.since)), make('strong', {}, ...linkXids(gpu.reason || say(gpu.state))))));
+  }
+  if (gpu.excluded) all.push(make('p', {}, make('strong', {}, `GPU ${gpu.index} ${gpu.excluded}`)));
   if (gpu.comes_back) all.push(make('p', {}, say('Comes back: {0}', gpu.comes_back)));
   if (gpu.due) all.push(make('p', {}, say('Offered again {0} at the earliest', stamp(gpu.due))));
   if (gpu.relapses) all.push(make('p', {}, say('Relapses: {0}', gpu.relapses)));

@@ -42,6 +42,7 @@ class PartitionChecks:
             ("4 slices become 8 under four Pods", self.four_to_eight),
             ("MPS: equal shares, limits in the daemon", self.equal_shares),
             ("MPS: 60/40, limits in the containers", self.unequal_shares),
+            ("seven GPUs excluded and back, live", self.excluded),
             ("exclusive, time-sliced, MPS and MIG: each to its limit", self.mixed),
             ("sharing off, and no trace of a daemon", self.whole_again),
         ]
@@ -228,6 +229,26 @@ class PartitionChecks:
         assert len(directories) == 1, f"one GPU, daemons {directories}"
         self.assert_memory_limit(*directories, self.mebibytes(2, 60))
         assert self.ask_daemon(*directories, "get_default_active_thread_percentage") == "60.0"
+        self.checks.remove_pods()
+
+    # Exclusion.
+    def excluded(self):
+        """A rule excludes all GPUs but one, with a Pod on that one; then there is no rule."""
+        self.config("gpulet:", "  partition:", "    - {devices: [0], whole: {}}", "    - {exclude: true}")
+        only = self.node.gpu(0)["uuid"]
+        until("the kubelet has GPU 0 alone", lambda: list(self.node.resources.allocatable(GPU)) == [only], LIVE_S, 0.01)
+        self.offered(**{GPU: 1, SHARED: 0, f"{GPU}.mps-60": 0, f"{GPU}.mps-40": 0})
+        self.pods(GPU, "only")
+        self.running(["only"])
+        self.pods(GPU, "excluded")
+        self.checks.stays_pending("excluded", GPU)
+        assert self.assert_nothing_twice(["only"]) == {"only": only}
+        before = self.checks.facts(["only"])
+        self.config()
+        until("the kubelet has all GPUs", lambda: len(self.node.resources.allocatable(GPU)) == 8, LIVE_S, 0.01)
+        self.running(["excluded"])  # it has waited for this
+        self.checks.assert_undisturbed(before)
+        assert self.assert_nothing_twice(["only", "excluded"])["only"] == only
         self.checks.remove_pods()
 
     # All of it on one node.

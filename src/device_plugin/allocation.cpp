@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <iterator>
 #include <set>
 #include <string_view>
 
@@ -206,20 +205,6 @@ Status check_containers(const Offer& offer, int containers) {
                                           std::to_string(kMaxContainers));
 }
 
-// Those of `available` that the next Pod accepts, with the required ones, if they are enough. If not,
-// Allocate refuses what the kubelet then takes.
-std::vector<DeviceId> accepted_devices(const Offer& offer, std::vector<DeviceId> available,
-                                       std::span<const DeviceId> required, std::size_t size) {
-  const auto accepted =
-      offer.demands ? offer.demands->accepted_devices(offer.resource.name, size) : std::nullopt;
-  if (!accepted) return available;
-  std::vector<DeviceId> left;
-  std::ranges::copy_if(available, std::back_inserter(left), [&](const DeviceId& id) {
-    return accepted->contains(id) || std::ranges::find(required, id) != required.end();
-  });
-  return left.size() < size ? available : left;
-}
-
 void render_allocation(const ContainerAllocation& allocation, v1beta1::ContainerAllocateResponse& response) {
   for (const auto& [key, value] : allocation.envs) (*response.mutable_envs())[key] = value;
   for (const auto& [key, value] : allocation.annotations) (*response.mutable_annotations())[key] = value;
@@ -264,10 +249,6 @@ Status fill_response(const Offer& offer, const v1beta1::AllocateRequest& request
       return fail(Code::kInvalidArgument, "invalid allocation request for \"" + offer.resource.name.str() +
                                               "\": device requested by two containers: " + id.str());
     }
-    if (offer.demands) {
-      if (auto met = offer.demands->meet_demand(offer.resource.name, ids); !met)
-        return allocation_error(offer, met.error().code(), met.error().message());
-    }
     render_allocation(allocation, *response.add_container_responses());
   }
   return {};
@@ -283,9 +264,8 @@ Status fill_response(const Offer& offer, const v1beta1::PreferredAllocationReque
                   "invalid preferred allocation request for \"" + offer.resource.name.str() + "\": size " +
                       std::to_string(container.allocation_size()) + ", must be at least 1");
     }
+    const auto available = ids_of(container.available_deviceids());
     const auto required = ids_of(container.must_include_deviceids());
-    const auto available = accepted_devices(offer, ids_of(container.available_deviceids()), required,
-                                            static_cast<std::size_t>(container.allocation_size()));
     GPULET_TRY_ASSIGN(const auto choice,
                       preferred_allocation(offer, available, required,
                                            static_cast<std::size_t>(container.allocation_size())));

@@ -15,7 +15,6 @@
 #include "base/result.h"
 #include "base/types.h"
 #include "config/config.h"
-#include "device_plugin/pod_demands.h"
 #include "mps/plan.h"
 #include "partition/resources.h"
 #include "placement/chooser.h"
@@ -57,7 +56,6 @@ struct Offer {
   std::vector<mps::DaemonSpec> daemons;               // that serve its devices, where they are shared by MPS
   std::vector<DeviceUuid> gpus;                       // of the node, as the chooser numbers them
   std::shared_ptr<const placement::LoadBoard> loads;  // of the GPUs; null: unknown
-  std::shared_ptr<DemandBoard> demands;               // null: any device suits every Pod
 };
 using OfferPtr = std::shared_ptr<const Offer>;
 
@@ -128,8 +126,8 @@ inline constexpr int kMaxContainers = 256;
 // Every device, in the resource's order, with its NUMA node where that is known (node 0 included).
 v1beta1::ListAndWatchResponse make_device_list(const Offer& offer);
 
-// Errors: those of allocate(), preferred() and DemandBoard::meet_demand(), and kInvalidArgument for too many
-// containers, a device that two containers of one request ask for, or a size that is not positive.
+// Errors: those of allocate() and preferred(), and kInvalidArgument for too many containers, a device that
+// two containers of one request ask for, or a size that is not positive.
 Status fill_response(const Offer& offer, const v1beta1::AllocateRequest& request,
                      v1beta1::AllocateResponse& response);
 // `score`, where it is given, gets the sum of the choices' scores.

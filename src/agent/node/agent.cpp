@@ -259,9 +259,9 @@ void Agent::update_offers() {
   if (published_) report_missing_gpus(*published_, *judged);
   published_ = judged;
   if (!ports_.offers_devices) return notify_changed();
-  auto built = builder_.build_offers(*judged, config_,
-                                     {ports_.read_files(config_), facts_, ports_.mps_health, ports_.cdi_names,
-                                      ports_.loads, ports_.demands});
+  auto built = builder_.build_offers(
+      *judged, config_,
+      {ports_.read_files(config_), facts_, ports_.mps_health, ports_.cdi_names, ports_.loads});
   report_notes(built);
   withdraw_unoffered(built.offers);
   for (const auto& offer : built.offers) {

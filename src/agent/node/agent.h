@@ -73,8 +73,6 @@ struct AgentPorts {
   std::function<std::optional<std::set<std::string>>(const inventory::Snapshot&)> cdi_names;
   // PlanInputs::loads.
   std::shared_ptr<const placement::LoadBoard> loads = nullptr;
-  // PlanInputs::demands.
-  std::shared_ptr<device_plugin::DemandBoard> demands = nullptr;
   // Whether the node may have a GPU (may_have_gpu): asked when the driver cannot be opened. Empty: it may.
   std::function<bool()> may_have_gpu = nullptr;
   // explain_driver_error: asked when the driver cannot be opened. Empty: the error as it is.

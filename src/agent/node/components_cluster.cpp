@@ -10,7 +10,6 @@
 
 #include "agent/node/devices.h"
 #include "agent/node/kubeconfig_watcher.h"
-#include "agent/plugin/pod_choices.h"
 #include "agent/publish/gpu_node_access.h"
 #include "agent/publish/gpu_node_publisher.h"
 #include "agent/publish/label_controller.h"
@@ -228,65 +227,6 @@ std::optional<scheduler::GpuNode> build_present_node(
                          .controllers = controllers});
 }
 
-class PodChoiceComponent final : public Component {
- public:
-  explicit PodChoiceComponent(Node& node) : node_(node) {}
-
-  void start() override {
-    is_started_ = true;
-    apply_config();
-  }
-  void apply_config() override {
-    const bool wanted =
-        is_started_ && node_.client_config && node_.config.gpulet.pod_choices && !node_.serves_claims();
-    if (wanted == choices_.has_value()) return;
-    if (!wanted) return stop_choices();
-    if (!events_) events_ = k8s::EventRecorder::start_recorder(node_.loop, *node_.client_config);
-    choices_.emplace(PodChoicePorts{
-        .loop = node_.loop,
-        .access = *node_.client_config,
-        .node = [this] { return build_present_node(node_, {}, {}, {}); },
-        .offers =
-            [this] {
-              const auto* agent = node_.devices->agent();
-              return agent != nullptr ? agent->offers() : std::vector<device_plugin::OfferPtr>();
-            },
-        .holders = [this](auto done) { node_.devices->list_containers(std::move(done)); },
-        .board = node_.demands,
-        .ready_changed = [this](bool is_ready) { set_ready(is_ready); },
-        .violated = [this](const PodRef& pod,
-                           const std::string& message) { report_violation(pod, message); }});
-  }
-  // Its pending request ends with the kubelet's client.
-  void detach_devices() override { stop_choices(); }
-  void attach_devices() override { apply_config(); }
-  void on_state_changed() override {
-    if (choices_) choices_->on_node_changed();
-  }
-  void on_allocated() override {
-    if (choices_) choices_->schedule_comparison();
-  }
-
- private:
-  void stop_choices() {
-    choices_.reset();
-    set_ready(false);
-  }
-  void set_ready(bool is_ready) {
-    if (std::exchange(node_.chooses_for_pods, is_ready) != is_ready) node_.notify_state_changed();
-  }
-  void report_violation(const PodRef& pod, const std::string& message) {
-    log::warning("a Pod has devices that its annotations do not accept",
-                 {{"pod", pod.name_space + "/" + pod.name}, {"reason", message}});
-    events_->record_event({.warning = true, .reason = "GpuChoiceNotMet", .message = message, .pod = pod});
-  }
-
-  Node& node_;
-  bool is_started_ = false;
-  std::unique_ptr<k8s::EventRecorder> events_;
-  std::optional<PodChoices> choices_;
-};
-
 class GpuNodeComponent final : public Component {
  public:
   GpuNodeComponent(Node& node, NodePages& pages) : node_(node), pages_(pages) {}
@@ -345,11 +285,8 @@ class GpuNodeComponent final : public Component {
 
   std::optional<scheduler::GpuNode> build_node(const std::vector<ContainerDevices>& holders) const {
     if (!is_restored_) return std::nullopt;
-    auto node =
-        build_present_node(node_, holders, pages_.load_forecasts().encoded_curves(node_.loop.wall_now()),
-                           pages_.load_forecasts().controllers().known_loads());
-    if (node) node->chooses_for_pods = node_.chooses_for_pods;
-    return node;
+    return build_present_node(node_, holders, pages_.load_forecasts().encoded_curves(node_.loop.wall_now()),
+                              pages_.load_forecasts().controllers().known_loads());
   }
 
   Node& node_;
@@ -454,10 +391,6 @@ std::unique_ptr<Component> make_kubeconfig_component(Node& node) {
 
 std::unique_ptr<Component> make_rejected_pods_component(Node& node) {
   return std::make_unique<RejectedPodsComponent>(node);
-}
-
-std::unique_ptr<Component> make_pod_choice_component(Node& node) {
-  return std::make_unique<PodChoiceComponent>(node);
 }
 
 std::unique_ptr<Component> make_startup_taint_component(Node& node) {

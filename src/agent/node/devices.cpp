@@ -115,7 +115,6 @@ AgentPorts Devices::make_ports() {
       .mps_health = [this](const auto& specs) { return mps_.apply_daemons(specs, node_.config); },
       .cdi_names = [this](const auto& snapshot) { return cdi_.update_specs(snapshot, node_.config); },
       .loads = node_.loads,
-      .demands = node_.demands,
       .may_have_gpu = [this] { return may_have_gpu(driver_roots(node_.config)); },
       .explain_driver_error =
           [this](const Error& error) { return explain_driver_error(error, driver_roots(node_.config)); },

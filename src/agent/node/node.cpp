@@ -64,7 +64,6 @@ ConfigReloader& assemble_node(Node& node) {
   list.add(make_claim_component(node));
   auto& remediation = list.emplace<RemediationComponent>(node);
   list.add(make_rejected_pods_component(node));
-  list.add(make_pod_choice_component(node));
   list.add(make_startup_taint_component(node));
   list.add(make_label_component(node));
   list.add(make_rbac_component(node));

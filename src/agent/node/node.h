@@ -51,9 +51,6 @@ class Node {
   std::map<std::string, std::string> labels;           // of the Node
   // Of the GPUs, by the samples for the metrics.
   const std::shared_ptr<placement::LoadBoard> loads = std::make_shared<placement::LoadBoard>();
-  // Empty without gpulet.podChoices.
-  bool chooses_for_pods = false;  // gpulet.podChoices is in force, and the node's Pods are known
-  const std::shared_ptr<device_plugin::DemandBoard> demands = std::make_shared<device_plugin::DemandBoard>();
   Devices* devices = nullptr;         // set by its constructor
   std::function<bool()> is_mig_busy;  // a MIG layout is read or applied; set and reset by its component
   ComponentList components;

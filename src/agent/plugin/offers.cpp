@@ -97,7 +97,7 @@ void apply_compute_problem(partition::Resource& resource, const std::string& pro
 
 bool same_offer(const device_plugin::Offer& a, const device_plugin::Offer& b) {
   return a.resource == b.resource && a.access == b.access && a.chooser == b.chooser && a.rules == b.rules &&
-         a.daemons == b.daemons && a.gpus == b.gpus && a.loads == b.loads && a.demands == b.demands;
+         a.daemons == b.daemons && a.gpus == b.gpus && a.loads == b.loads;
 }
 
 }  // namespace
@@ -216,7 +216,6 @@ Offers OfferBuilder::build_offers(const inventory::Snapshot& snapshot, const con
     offer->rules = allocation_rules(config, files, resource);
     for (const auto& gpu : snapshot.gpus) offer->gpus.push_back(gpu.uuid);
     offer->loads = surroundings.loads;
-    offer->demands = surroundings.demands;
     const auto before = cache_.find(resource.name);
     if (before != cache_.end() && before->second.topology == cached.topology &&
         before->second.devices == cached.devices && before->second.rules == cached.rules) {

@@ -40,8 +40,6 @@ struct PlanInputs {
   std::function<std::optional<std::set<std::string>>(const inventory::Snapshot&)> cdi_names;
   // The loads of the GPUs, for choices among them; null: unknown.
   std::shared_ptr<const placement::LoadBoard> loads = nullptr;
-  // What Pods accept; null: any device.
-  std::shared_ptr<device_plugin::DemandBoard> demands = nullptr;
 };
 
 struct Offers {

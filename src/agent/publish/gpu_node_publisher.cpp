@@ -69,11 +69,11 @@ using DevicePlaces = std::unordered_map<std::string, std::pair<std::size_t, std:
 void add_resource_to_node(const inventory::Snapshot& snapshot, const partition::Resource& resource,
                           GpuNode& node, DevicePlaces& places) {
   NodeResource one{.name = resource.name, .sharing = sharing_of(resource.sharing), .units = {}};
-  const auto units = unit_indices(resource);
-  for (std::size_t i = 0; i < resource.devices.size(); ++i) {
-    const auto& device = resource.devices[i];
+  std::map<std::pair<std::size_t, std::optional<std::size_t>>, std::size_t> unit_of;
+  for (const auto& device : resource.devices) {
+    const auto [at, is_new] = unit_of.try_emplace({device.gpu, device.mig}, one.units.size());
     const auto& gpu = snapshot.gpus[device.gpu];
-    if (units[i] == one.units.size()) {
+    if (is_new) {
       ResourceUnit unit;
       unit.gpu = device.gpu;
       unit.shares = 0;
@@ -87,7 +87,7 @@ void add_resource_to_node(const inventory::Snapshot& snapshot, const partition::
           share_mib(resource, device, unit.memory_mib != 0 ? unit.memory_mib : gpu.memory.mebibytes());
       one.units.push_back(std::move(unit));
     }
-    ResourceUnit& unit = one.units[units[i]];
+    ResourceUnit& unit = one.units[at->second];
     ++unit.shares;
     if (!device.health.healthy) {
       ++unit.unavailable;
@@ -95,20 +95,12 @@ void add_resource_to_node(const inventory::Snapshot& snapshot, const partition::
       if (unit.unavailable_reason.empty() && device.health.reason != node.gpus[device.gpu].reason)
         unit.unavailable_reason = device.health.reason;
     }
-    places[device.id.str()] = {node.resources.size(), units[i]};
+    places[device.id.str()] = {node.resources.size(), at->second};
   }
   node.resources.push_back(std::move(one));
 }
 
 }  // namespace
-
-std::vector<std::size_t> unit_indices(const partition::Resource& resource) {
-  std::map<std::pair<std::size_t, std::optional<std::size_t>>, std::size_t> unit_of;
-  std::vector<std::size_t> indices;
-  for (const auto& device : resource.devices)
-    indices.push_back(unit_of.try_emplace({device.gpu, device.mig}, unit_of.size()).first->second);
-  return indices;
-}
 
 partition::Resource make_claimed_resource(const dra::DevicePool& pool, const inventory::Snapshot& snapshot) {
   static_assert(dra::kDriverName == scheduler::kClaimedResource);

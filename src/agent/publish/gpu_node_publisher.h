@@ -41,9 +41,6 @@ struct GpuNodeInputs {
   std::vector<scheduler::ControllerLoad> controllers;
 };
 
-// The index of each device's unit in the published resource. Pure.
-std::vector<std::size_t> unit_indices(const partition::Resource& resource);
-
 // Builds the object. Pure.
 scheduler::GpuNode build_gpu_node(GpuNodeInputs inputs);
 

@@ -5,7 +5,6 @@
 #include <numeric>
 #include <tuple>
 
-#include "scheduler/core/unit_check.h"
 #include "scheduler/model/links.h"
 
 namespace gpulet::scheduler {
@@ -89,28 +88,9 @@ void count_without_leaving(ClusterNode& node) {
   sum_free(node);
 }
 
-namespace {
-
-// Of the free shares of a resource those that the node would give the container.
-Shares matching_shares(const GpuNode& node, std::size_t index, const PodRequest& request,
-                       const ContainerRequest& container, const Shares& free) {
-  Shares matching = free;
-  const auto& resource = node.resources[index];
-  const auto memory = request.memory_of(container);
-  for (std::size_t unit = 0; unit < matching.size(); ++unit) {
-    if (check_unit(request, node, resource, resource.units[unit], memory) != RejectReason::kNone)
-      matching[unit] = 0;
-  }
-  return matching;
-}
-
-}  // namespace
-
 std::optional<std::vector<ContainerAllocation>> allocate_devices(const ClusterNode& node,
                                                                  const PodRequest& request,
                                                                  std::vector<Shares>& free) {
-  const bool chooses =
-      node.node.chooses_for_pods && (request.constraints.has_any() || !request.greatest_memory().is_zero());
   std::vector<ContainerAllocation> all;
   all.reserve(request.containers.size());
   // Devices that init containers held, by resource: the kubelet reuses them, so they are not free. Nearly
@@ -124,19 +104,16 @@ std::optional<std::vector<ContainerAllocation>> allocate_devices(const ClusterNo
       if (!resource) continue;
       auto& pool = *node.pools[*resource];
       auto& left_free = free[*resource];
-      Shares matching;
-      if (chooses) matching = matching_shares(node.node, *resource, request, container, left_free);
-      const Shares& offered = chooses ? matching : left_free;
       const auto left = reusable.find(*resource);
       if (left == reusable.end()) {
-        const Shares& chosen = pool.choose_devices(offered, kNothing, device.count, node.loads);
+        const Shares& chosen = pool.choose_devices(left_free, kNothing, device.count, node.loads);
         if (chosen.empty()) return std::nullopt;
         given.emplace_back(*resource, chosen);
         subtract_shares(left_free, chosen);
         if (container.kind == Kind::kInit) reusable[*resource] = chosen;
         continue;
       }
-      Shares available = offered;
+      Shares available = left_free;
       add_shares(available, left->second);
       const Shares& chosen = pool.choose_devices(available, left->second, device.count, node.loads);
       if (chosen.empty()) return std::nullopt;

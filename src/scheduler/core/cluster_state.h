@@ -72,8 +72,7 @@ void count_without_leaving(ClusterNode& node);
 using ContainerAllocation = std::vector<std::pair<std::size_t, Shares>>;
 
 // Takes what `request` would get out of `free`, container by container in the kubelet's admission order: an
-// init container's devices are reused by those after it. Only devices that satisfy the request, where the
-// node chooses them for Pods (GpuNode::chooses_for_pods). Unpublished resources are skipped. Returns nullopt
+// init container's devices are reused by those after it. Unpublished resources are skipped. Returns nullopt
 // when a resource is short; `free` is then partly used.
 std::optional<std::vector<ContainerAllocation>> allocate_devices(const ClusterNode& node,
                                                                  const PodRequest& request,

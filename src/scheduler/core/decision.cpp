@@ -125,40 +125,10 @@ std::optional<Filter::Rejection> Filter::try_allocate(const ClusterNode& node, s
     }
   }
   if (!is_choice_checked(node)) return std::nullopt;
-  if (auto failed = check_matching(node, free)) return failed;
   const auto given = allocate_devices(node, request_, free);
   if (!given) return Rejection{RejectReason::kTooFew, ", too few for all containers", 0};
   for (std::size_t i = 0; i < given->size(); ++i) {
     if (auto failed = check_container(node, request_.containers[i], (*given)[i], occupied)) return failed;
-  }
-  return std::nullopt;
-}
-
-std::optional<Filter::Rejection> Filter::check_matching(const ClusterNode& node,
-                                                        const std::vector<Shares>& free) const {
-  if (!node.node.chooses_for_pods) return std::nullopt;
-  for (const auto& container : request_.containers) {
-    const auto memory = request_.memory_of(container);
-    for (const auto& device : container.devices) {
-      const auto index = node.find_resource(device.resource);
-      if (!index) continue;
-      const auto& resource = node.node.resources[*index];
-      unsigned matching = 0;
-      auto reason = RejectReason::kNone;
-      std::string lack;
-      for (std::size_t unit = 0; unit < resource.units.size(); ++unit) {
-        const auto failed = check_unit(request_, node.node, resource, resource.units[unit], memory);
-        if (failed == RejectReason::kNone) matching += free[*index][unit];
-        if (failed == RejectReason::kNone || reason != RejectReason::kNone) continue;
-        reason = failed;
-        lack = describe_constraint(failed, request_, node.node, resource.units[unit], memory);
-      }
-      if (matching >= device.count || reason == RejectReason::kNone) continue;
-      return Rejection{reason,
-                       " but " + std::to_string(matching) + " of " + std::to_string(device.count) +
-                           " requested with " + lack,
-                       *index};
-    }
   }
   return std::nullopt;
 }

@@ -69,8 +69,6 @@ class Filter {
   std::optional<Rejection> check_nominated(const ClusterNode& node) const;
   std::optional<Rejection> try_allocate(const ClusterNode& node, std::vector<Shares> free,
                                         bool occupied) const;
-  // Whether a node that chooses GPUs for Pods has enough that satisfy the Pod.
-  std::optional<Rejection> check_matching(const ClusterNode& node, const std::vector<Shares>& free) const;
   std::optional<Rejection> check_container(const ClusterNode& node, const ContainerRequest& container,
                                            const ContainerAllocation& given, bool occupied) const;
   // `memory_mib`: requested of the unit; 0: nothing.

@@ -247,39 +247,6 @@ TEST(Filter, ChecksTheChoiceOfGpus) {
             "this GPU) required");
 }
 
-TEST(Filter, CountsOnANodeThatChoosesForPods) {
-  for (const unsigned shares : {1U, 4U}) {
-    GpuNode node = test_node(8, 4, shares);
-    node.models.push_back({"NVIDIA L40S", "ada-lovelace", 8, 9, 46068});
-    node.gpus[7].model = 1;
-    node.chooses_for_pods = true;
-    hold_units(node, "a/b", {2}, shares);
-    for (const auto& [annotation, value] : {std::pair("gpulet.io/gpu-index", "7"),
-                                            {"nvidia.com/use-gpuuuid", "GPU-2,GPU-7"},
-                                            {"nvidia.com/use-gputype", "l40"},
-                                            {"gpulet.io/gpu-model", "L40S"}}) {
-      const auto pod = with_choice(test_pod("p", 1), annotation, value);
-      EXPECT_TRUE(check_pod(node, pod).fits()) << annotation;
-      auto other = with_choice(test_pod("q", shares), annotation, value);
-      // Assumed on GPU 7 as well, which it fills.
-      const auto verdict = check_pod(node, pod, {other});
-      EXPECT_FALSE(verdict.fits()) << annotation;
-      EXPECT_TRUE(verdict.resolvable) << annotation;
-    }
-  }
-  GpuNode node = test_node(8, 4);
-  node.chooses_for_pods = true;
-  hold_units(node, "a/b", {2});
-  const auto held = check_pod(node, with_choice(test_pod("p", 1), "gpulet.io/gpu-index", "2"));
-  EXPECT_EQ(held.reason, "1/8 held, 7 free but 0 of 1 requested with index 2");
-  EXPECT_EQ(held.reject_reason, RejectReason::kChoice);
-  EXPECT_TRUE(held.resolvable);
-  const auto large = check_pod(node, with_annotation(test_pod("p", 1), "gpu-memory", "100Gi"));
-  EXPECT_EQ(large.reason, "1/8 held, 7 free but 0 of 1 requested with 100Gi of memory");
-  EXPECT_EQ(large.reject_reason, RejectReason::kMemory);
-  EXPECT_FALSE(large.resolvable);
-}
-
 TEST(Filter, RejectsAMalformedChoiceEverywhere) {
   auto pod = test_pod("p", 1);
   apply_annotation("gpulet.io/gpu-index", "first", pod);
@@ -317,7 +284,6 @@ RC_GTEST_PROP(Filter, AgreesWithPlacement, ()) {
     for (const auto gpu : chosen) indices.push_back(std::to_string(gpu));
     if (!indices.empty()) apply_annotation("gpulet.io/gpu-index", text::join(indices, "|"), pod);
   }
-  node.chooses_for_pods = *rc::gen::arbitrary<bool>();
   const auto is_accepted = [&](std::size_t gpu) {
     return (pod.constraints.models.empty() || node.gpus[gpu].model == 0) &&
            (chosen.empty() || chosen.contains(gpu));
@@ -327,13 +293,6 @@ RC_GTEST_PROP(Filter, AgreesWithPlacement, ()) {
   const auto* n1 = view.find_node("n1");
   const auto verdict = Filter(pod).check_node(*n1);
   auto free = n1->free;
-  if (node.chooses_for_pods) {
-    unsigned accepted = 0;
-    for (std::size_t gpu = 0; gpu < size; ++gpu) accepted += is_accepted(gpu) ? free[0][gpu] : 0;
-    RC_ASSERT(allocate_devices(*n1, pod, free).has_value() ==
-              (accepted >= pod.containers[0].devices[0].count));
-    free = n1->free;
-  }
   const auto given = allocate_devices(*n1, pod, free);
   bool right = given.has_value();
   if (given) {
@@ -343,7 +302,6 @@ RC_GTEST_PROP(Filter, AgreesWithPlacement, ()) {
     }
     RC_ASSERT(gpus.size() == pod.containers[0].devices[0].count);
     for (const auto a : gpus) {
-      if (node.chooses_for_pods) RC_ASSERT(is_accepted(a));
       right = right && is_accepted(a);
       for (const auto b : gpus) {
         right = right && (!pod.constraints.links || a == b || a / 2 == b / 2);

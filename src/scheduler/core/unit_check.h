@@ -1,5 +1,4 @@
-// Whether one unit of a node satisfies a Pod, and else why not: the same for the extender, which checks
-// nodes, and for the agent, which chooses devices. Pure.
+// Whether one unit of a node satisfies a Pod, and else why not. Pure.
 #pragma once
 
 #include <string>

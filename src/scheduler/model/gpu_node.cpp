@@ -240,7 +240,6 @@ class GpuNodeDecoder {
     node_.rules.shared = fields.read_enum<placement::SharedPolicy>("shared", kSharedPolicies);
     // Absent in what an older agent publishes, which does not choose by load.
     node_.rules.load = fields.read_enum<placement::LoadPolicy>("placementLoad", kLoadPolicies);
-    node_.chooses_for_pods = fields.read_flag("podChoices");
     fields.read_list("models", kMaxNodeGpus,
                      [&](const json& object, std::string where) { read_model(object, std::move(where)); });
     fields.read_list("gpus", kMaxNodeGpus,
@@ -402,7 +401,6 @@ json spec_json(const GpuNode& node) {
                {"models", json::array()},
                {"gpus", json::array()},
                {"resources", json::array()}};
-  if (node.chooses_for_pods) spec["podChoices"] = true;
   for (const auto& model : node.models) spec["models"].push_back(json_of(model));
   for (const auto& gpu : node.gpus) spec["gpus"].push_back(json_of(gpu));
   const auto links = encode_link_matrix(node.pairs, node.gpus.size());

@@ -96,8 +96,6 @@ struct GpuNode {
   std::string driver;         // "570.124.06"
   unsigned cuda_version = 0;  // major*1000 + minor*10, as NVML
   placement::Rules rules;     // used by the node's own GetPreferredAllocation
-  // It prefers devices that satisfy the Pod's annotations, and allocates no others to it.
-  bool chooses_for_pods = false;
   std::vector<GpuModel> models;
   std::vector<NodeGpu> gpus;  // by index
   // Between GPUs: size squared, row by row; encoded by scheduler/model/links.h.
@@ -108,9 +106,8 @@ struct GpuNode {
   std::vector<ControllerLoad> controllers;
   friend bool operator==(const GpuNode& a, const GpuNode& b) {
     return a.driver == b.driver && a.cuda_version == b.cuda_version && a.rules == b.rules &&
-           a.chooses_for_pods == b.chooses_for_pods && a.models == b.models && a.gpus == b.gpus &&
-           a.pairs == b.pairs && a.resources == b.resources && a.allocations == b.allocations &&
-           a.controllers == b.controllers;
+           a.models == b.models && a.gpus == b.gpus && a.pairs == b.pairs && a.resources == b.resources &&
+           a.allocations == b.allocations && a.controllers == b.controllers;
   }
 
   const GpuModel& unit_model(const ResourceUnit& unit) const { return models[gpus[unit.gpu].model]; }

@@ -33,7 +33,6 @@ GpuNode any_node() {
       *rc::gen::element(placement::SharedPolicy::kDistributed, placement::SharedPolicy::kPacked);
   node.rules.load = *rc::gen::element(placement::LoadPolicy::kIgnore, placement::LoadPolicy::kPrefer,
                                       placement::LoadPolicy::kStrict);
-  node.chooses_for_pods = *rc::gen::arbitrary<bool>();
   for (std::size_t a = 0; a < size; ++a) {
     for (std::size_t b = 0; b < a; ++b) node.pairs[a * size + b] = node.pairs[b * size + a] = any_pair();
     auto& gpu = node.gpus[a];

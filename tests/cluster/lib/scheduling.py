@@ -363,28 +363,18 @@ class SchedulingChecks:
         self.wait_free(n1=8, n2=8)
 
     def chosen(self):
-        """Without gpulet.podChoices a Pod waits until the node would allocate the GPU that it names."""
+        """A Pod waits until the node would allocate the GPU that it names."""
         uuids = {gpu["index"]: uuid for uuid, gpu in self.n1.gpus.items()}
-        choices = {"named": (1, {"nvidia.com/use-gpuuuid": uuids[5]}), "indexed": (2, {"gpulet.io/gpu-index": "1|6"})}
-        self.kube.create_pod(self.pod("named", *choices["named"]))
+        self.kube.create_pod(self.pod("named", 1, {"nvidia.com/use-gpuuuid": uuids[5]}))
         self.wait_event("named", "GpuUnschedulable", "would be allocated", f"UUID {uuids[5]} required")
         self.remove("named")
-
-        def restart(*arguments):
-            self.n1.stop_agent()
-            self.n1.start_agent(arguments=["--metrics-interval=1s", *arguments])
-            self.n1.wait_allocatable(self.kube, 8)
-            until("the node says whether it chooses for Pods",
-                  lambda: self.kube.get(f"{GPU_NODES}/n1")["spec"].get("podChoices", False) == bool(arguments), BUSY_S)
-        restart("--pod-choices")
-        self.wait_free(n1=8, n2=8)
-        for name, (gpus, annotations) in choices.items():
-            self.kube.create_pod(self.pod(name, gpus, annotations, node="n1" if name == "indexed" else None))
+        first = uuids[0]  # of an empty node
+        for name, annotations in (("named", {"nvidia.com/use-gpuuuid": first}), ("on-numa-node", {"gpulet.io/gpu-numa": "0"})):
+            self.kube.create_pod(self.pod(name, 1, annotations, node=None if name == "named" else "n1"))
             self.checks.wait_running(name)
-        held = sorted(sorted(self.n1.gpus[uuid]["index"] for uuid in some) for some in self.n1.resources.held().values())
-        assert held == [[1, 6], [5]], held
-        self.remove(*choices)
-        restart()
+        held = self.n1.resources.held()
+        assert held["named"] == [first] and self.n1.numa_of(held["on-numa-node"][0]) == 0, held
+        self.remove("named", "on-numa-node")
         self.wait_free(n1=8, n2=8)
 
     def agreement(self):

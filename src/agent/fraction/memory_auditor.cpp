@@ -53,7 +53,8 @@ void MemoryAuditor::follow_ledger() {
   }
   tracker_.retain_containers(held);
   std::erase_if(audited_, [&](const auto& one) { return !limited.contains(one.first); });
-  for (const auto& gpu : limited) audited_[gpu];
+  // The next reading is compared with what the ledger says now.
+  for (const auto& gpu : limited) audited_[gpu].used.reset();
   std::erase_if(evictions_, [&](const auto& one) {
     return std::ranges::none_of(held, [&](const auto& key) { return key.pod_uid == one.first.uid; });
   });
@@ -105,12 +106,11 @@ void MemoryAuditor::on_reading(const DeviceUuid& gpu, const Result<GpuMemoryRead
   audited.is_reading = false;
   audited.has_failed = !reading;
   if (!reading) return;
-  audited.used = reading->used;
   ++audited.readings;
-  if (reading->processes) {
-    audited.processes = *reading->processes;
-    audited.readings = 0;
-  }
+  if (!reading->processes) return;  // as at the last reading, where nobody was above a limit
+  audited.used = reading->used;
+  audited.processes = *reading->processes;
+  audited.readings = 0;
   const auto use = assign_processes(gpu, audited);
   std::vector<fraction::MemoryHolder> holders;
   const auto entries = ledger_->entries().find(gpu);

@@ -193,6 +193,22 @@ TEST_F(AuditTest, TellsAtOnceAndKillsAtTheSecondReading) {
   EXPECT_EQ(stats.containers[0].used, mebibytes(0));
 }
 
+// The driver reports the same use before and after the Pod is known.
+TEST_F(AuditTest, ANewLimitIsComparedAtTheNextReading) {
+  add_pod("a", "8Gi", {"GPU-0::0"});
+  add_process(10, "a", 5000);
+  add_process(11, "b", 9000, kOtherId);
+  uses[kAuditedGpu].used = mebibytes(14'000);
+  start(ExceededAction::kWarn);
+  loop.advance(kReadingsPerList * kAuditInterval + 1s);
+  EXPECT_TRUE(events.empty());
+  add_pod("b", "8Gi", {"GPU-0::1"}, kOtherId);
+  auditor->on_allocated();
+  loop.advance(2 * kAuditInterval);
+  ASSERT_EQ(reasons(), Reasons{kMemoryExceededReason});
+  EXPECT_EQ(events[0].pod.uid, "uid-b");
+}
+
 TEST_F(AuditTest, ReadsGpusTogetherAndThoseThatFailAlone) {
   const DeviceUuid other("GPU-1");
   add_pod("a", "8Gi", {"GPU-0::0"});

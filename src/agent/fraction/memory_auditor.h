@@ -97,11 +97,12 @@ class MemoryAuditor {
     bool is_reading = false;
     bool has_failed = false;  // at the last reading: it is read alone until it answers
     Subscription confirmation;
-    std::optional<Bytes> used;                                    // at the last reading
-    std::vector<ProcessMemory> processes;                         // as last listed
+    // When the processes were last listed, as all below; nullopt: unknown, or the ledger has changed since.
+    std::optional<Bytes> used;
+    std::vector<ProcessMemory> processes;
     unsigned readings = 0;                                        // since then
-    std::map<unsigned, std::vector<metrics::PodCgroup>> cgroups;  // by pid, of the last reading
-    std::vector<fraction::MemoryUse> uses;                        // of the last reading
+    std::map<unsigned, std::vector<metrics::PodCgroup>> cgroups;  // by pid
+    std::vector<fraction::MemoryUse> uses;
     Bytes unlisted;
   };
 

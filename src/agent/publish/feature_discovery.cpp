@@ -12,6 +12,7 @@
 #include "agent/node/agent.h"
 #include "agent/node/node.h"
 #include "agent/publish/label_controller.h"
+#include "agent/resources/device_nodes.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/process.h"
@@ -140,7 +141,7 @@ class FeatureDiscovery {
     timer_.reset();
     driver_->open_driver([this](const Status& status) {
       if (status) return read_driver();
-      const auto error = explain_driver_error(status.error(), {config_.flags.container_driver_root, "/"});
+      const auto error = explain_driver_error(status.error(), driver_roots(config_));
       if (!opened_once_ && config_.flags.fail_on_init_error) {
         return end_with(
             error.with_context("cannot use the NVIDIA driver (set failOnInitError to false to wait for it)"));

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <deque>
 #include <map>
+#include <ranges>
 
 #include "base/log.h"
 
@@ -22,21 +23,29 @@ namespace {
 using Work = std::function<void()>;
 using Done = std::function<void(std::optional<Error>)>;
 
-// What the loop and one thread share: a slot for the next call.
+// What the loop and one thread share: the calls that the thread has not begun, in their order. Handing over
+// several at once saves two switches of threads for each but the first.
 struct Slot {
+  struct Assigned {
+    std::uint64_t id = 0;
+    Work work;
+    std::function<void()> returned;  // posts the return of `work` to the loop
+  };
   std::mutex mutex;
   std::condition_variable wake;
-  Work work;
-  std::function<void()> returned;  // posts the return of `work` to the loop
+  std::deque<Assigned> unbegun;
   bool ended = false;
 
-  void assign_work(Work next, std::function<void()> after) {
+  void assign_work(Assigned next) {
     {
       const std::lock_guard lock(mutex);
-      work = std::move(next);
-      returned = std::move(after);
+      unbegun.push_back(std::move(next));
     }
     wake.notify_one();
+  }
+  std::deque<Assigned> take_back() {
+    const std::lock_guard lock(mutex);
+    return std::exchange(unbegun, {});
   }
   void end() {
     {
@@ -49,18 +58,17 @@ struct Slot {
 
 void run_worker_thread(const std::shared_ptr<Slot>& slot) {
   while (true) {
-    Work work;
-    std::function<void()> returned;
+    Slot::Assigned next;
     {
       std::unique_lock lock(slot->mutex);
-      slot->wake.wait(lock, [&] { return slot->work || slot->ended; });
-      if (!slot->work) return;
-      work = std::exchange(slot->work, nullptr);
-      returned = std::exchange(slot->returned, nullptr);
+      slot->wake.wait(lock, [&] { return !slot->unbegun.empty() || slot->ended; });
+      if (slot->unbegun.empty()) return;
+      next = std::move(slot->unbegun.front());
+      slot->unbegun.pop_front();
     }
-    work();
-    work = nullptr;  // on this thread, because what it holds may call the driver when destroyed
-    returned();
+    next.work();
+    next.work = nullptr;  // on this thread, because what it holds may call the driver when destroyed
+    next.returned();
   }
 }
 
@@ -84,8 +92,8 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
     Call call;
     Done done;
     std::shared_ptr<Slot> slot;
-    Subscription slow_timer, deadline_timer;
-    Time began{};
+    Subscription slow_timer, deadline_timer;  // of the call that its thread is running
+    std::optional<Time> began;
     bool abandoned = false;
     bool readmitted = false;
   };
@@ -95,9 +103,10 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
   Loop& loop;
   std::shared_ptr<LoopRelay> relay;
   std::deque<Job> queue;
-  std::map<std::uint64_t, Running> running;  // one on `current`, the others set aside
-  std::shared_ptr<Slot> current;             // the thread that gets the next call
-  bool busy = false;                         // `current` is running a call
+  // By number: each thread returns its calls in this order. At most kMaxAssigned on `current`, the others set
+  // aside.
+  std::map<std::uint64_t, Running> running;
+  std::shared_ptr<Slot> current;  // the thread that gets the next call
   std::uint64_t last_id = 0;
   std::size_t abandoned = 0;
   std::uint64_t calls = 0;
@@ -107,6 +116,8 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
   void submit(Job job);
   void start_queued_calls();
   void dispatch(Job job);
+  void watch_first_call(const std::shared_ptr<Slot>& slot);
+  void leave_current_thread();
   void set_aside(std::uint64_t id);
   void abandon(std::uint64_t id);
   void on_returned(std::uint64_t id);
@@ -121,11 +132,17 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
     }
     return nullptr;
   }
-  bool is_running(const std::string& subject) const {
+  // On another thread than the one that gets the next call.
+  bool is_set_aside(const std::string& subject) const {
     if (subject.empty()) return false;
     return std::ranges::any_of(running, [&](const auto& entry) {
-      return !entry.second.abandoned && entry.second.call.subject == subject;
+      const Running& one = entry.second;
+      return one.slot != current && !one.abandoned && one.call.subject == subject;
     });
+  }
+  std::size_t count_assigned(const std::shared_ptr<Slot>& slot) const {
+    return static_cast<std::size_t>(
+        std::ranges::count_if(running, [&](const auto& entry) { return entry.second.slot == slot; }));
   }
 };
 
@@ -149,7 +166,7 @@ void Worker::State::submit(Job job) {
 }
 
 void Worker::State::start_queued_calls() {
-  while (!closed && !queue.empty() && !busy) {
+  while (!closed && !queue.empty() && (!current || count_assigned(current) < kMaxAssigned)) {
     if (abandoned >= kMaxAbandoned) {
       Job job = std::move(queue.front());
       queue.pop_front();
@@ -161,7 +178,7 @@ void Worker::State::start_queued_calls() {
     // for each call.
     if (!current && running.size() >= kMaxAbandoned) return;
     const auto next =
-        std::ranges::find_if(queue, [&](const Job& job) { return !is_running(job.call.subject); });
+        std::ranges::find_if(queue, [&](const Job& job) { return !is_set_aside(job.call.subject); });
     if (next == queue.end()) return;
     Job job = std::move(*next);
     queue.erase(next);
@@ -180,46 +197,65 @@ void Worker::State::dispatch(Job job) {
     current = std::move(slot);
   }
   const std::uint64_t id = ++last_id;
-  busy = true;
-  const auto weak = weak_from_this();
   Running& now = running[id];
   now.slot = current;
-  now.began = loop.now();
   now.done = std::move(job.done);
-  now.slow_timer = loop.after(kSlowCallLimit, [weak, id] {
+  now.call = std::move(job.call);
+  watch_first_call(current);
+  current->assign_work({id, std::move(job.work), [relay = relay, weak = weak_from_this(), id] {
+                          relay->post_to_loop([weak, id] {
+                            if (const auto self = weak.lock(); self && !self->closed) self->on_returned(id);
+                          });
+                        }});
+}
+
+// The time of a call begins when the one before it has returned.
+void Worker::State::watch_first_call(const std::shared_ptr<Slot>& slot) {
+  const auto first =
+      std::ranges::find_if(running, [&](const auto& entry) { return entry.second.slot == slot; });
+  if (first == running.end() || first->second.began) return;
+  auto& [id, one] = *first;
+  const auto weak = weak_from_this();
+  one.began = loop.now();
+  one.slow_timer = loop.after(kSlowCallLimit, [weak, id = id] {
     if (const auto self = weak.lock()) self->set_aside(id);
   });
-  now.deadline_timer = loop.after(job.call.deadline, [weak, id] {
+  one.deadline_timer = loop.after(one.call.deadline, [weak, id = id] {
     if (const auto self = weak.lock()) self->abandon(id);
   });
-  now.call = std::move(job.call);
-  current->assign_work(std::move(job.work), [relay = relay, weak, id] {
-    relay->post_to_loop([weak, id] {
-      if (const auto self = weak.lock(); self && !self->closed) self->on_returned(id);
-    });
-  });
+}
+
+// What it has not begun goes back to the head of the queue: all that it has, if the kernel has not run it
+// yet.
+void Worker::State::leave_current_thread() {
+  const auto slot = std::exchange(current, nullptr);
+  auto unbegun = slot->take_back();
+  for (auto& assigned : unbegun | std::views::reverse) {
+    auto node = running.extract(assigned.id);
+    queue.push_front(
+        {std::move(node.mapped().call), std::move(assigned.work), std::move(node.mapped().done)});
+  }
+  if (count_assigned(slot) == 0) slot->end();
 }
 
 void Worker::State::set_aside(std::uint64_t id) {
   const auto it = running.find(id);
   if (it == running.end() || it->second.slot != current) return;
-  current.reset();
-  busy = false;
+  leave_current_thread();
   start_queued_calls();
 }
 
 void Worker::State::abandon(std::uint64_t id) {
   const auto self = shared_from_this();
-  Running& one = running.at(id);
+  if (running.at(id).slot == current) leave_current_thread();
+  const auto it = running.find(id);
+  if (it == running.end()) return start_queued_calls();  // not begun, so it does not hang
+  Running& one = it->second;
   one.abandoned = true;
   ++abandoned;
   Done done = std::move(one.done);
   const Call call = one.call;
   one.slow_timer.reset();
-  if (one.slot == current) {
-    current.reset();
-    busy = false;
-  }
   log::warning("a driver call does not return", {{"call", call.name}, {"hanging", abandoned}});
   reject_queued(call.subject);
   done(Error(Code::kDeadlineExceeded,
@@ -246,15 +282,10 @@ void Worker::State::on_returned(std::uint64_t id) {
   auto node = running.extract(id);
   Running one = std::move(node.mapped());
   ++calls;
-  time += loop.now() - one.began;
-  if (one.slot == current) {
-    busy = false;
-  } else if (!current) {
-    current = one.slot;  // set aside before, and no other thread has replaced it
-    busy = false;
-  } else {
-    one.slot->end();
-  }
+  if (one.began) time += loop.now() - *one.began;
+  if (!current) current = one.slot;  // set aside before, and no other thread has replaced it
+  if (one.slot != current) one.slot->end();
+  watch_first_call(one.slot);
   if (one.abandoned) {
     --abandoned;
     log::info("a hanging driver call has returned", {{"call", one.call.name}, {"hanging", abandoned}});
@@ -271,7 +302,10 @@ void Worker::State::shut_down() {
   for (auto& [id, one] : running) {
     if (one.slot != current) one.slot->end();
   }
-  if (current) current->end();
+  if (current) {
+    current->take_back();
+    current->end();
+  }
   running.clear();
 }
 

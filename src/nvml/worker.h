@@ -1,7 +1,7 @@
-// The thread that calls the driver, with its watchdog. The loop submits one call at a time; a
-// hanging call blocks nothing else:
-//   After kSlowCallLimit the queue continues on another thread, while the slow call may still
-//   return.
+// The thread that calls the driver, with its watchdog. It runs calls one after another, in the
+// order in which they are submitted; a hanging call blocks nothing else:
+//   After kSlowCallLimit the calls behind it continue on another thread, while the slow call may
+//   still return.
 //   At its deadline the caller gets kDeadlineExceeded and the thread is abandoned: if the call ever
 //   returns, its result is dropped on that thread. Until then, calls with the same subject are
 //   rejected at once, because they would hang too.
@@ -45,11 +45,13 @@ inline constexpr Duration kSlowCallLimit = std::chrono::milliseconds(200);
 // returns.
 inline constexpr std::size_t kMaxAbandoned = 16;
 inline constexpr std::size_t kMaxQueuedCalls = 1024;
+// Calls that the thread has at most: the one that it runs, and the next ones.
+inline constexpr std::size_t kMaxAssigned = 32;
 
 struct Call {
   std::string name;     // "reading GPU 3", for errors
   std::string subject;  // calls with the same subject never run concurrently; empty: no subject
-  Duration deadline{};  // measured from the start of the call
+  Duration deadline{};  // from the start of the call, as far as the loop knows it
 };
 
 class Worker {

@@ -91,6 +91,29 @@ TEST_F(WorkerTest, RunsCallsInOrderOnOneThread) {
   }
 }
 
+TEST_F(WorkerTest, RunsCallsBehindAHangingOneOnAnotherThread) {
+  constexpr int kCalls = 40;  // more than kMaxAssigned
+  Collected<int> same_subject, others;
+  const auto into = [](Collected<int> numbers) {
+    return [numbers](Result<int> result) mutable { numbers.push_value(result.value_or(-1)); };
+  };
+  std::vector<int> expected_of_subject{0}, expected_others;
+  thread_.run_on_loop([&] {
+    worker_->run_call<int>({"reading GPU 0", "gpu/0", 10min}, gate_.wait_at_gate(0), into(same_subject));
+    for (int i = 1; i < kCalls; ++i) {
+      const bool same = i % 8 == 0;
+      (same ? expected_of_subject : expected_others).push_back(i);
+      worker_->run_call<int>(
+          {"reading a GPU", same ? "gpu/0" : "gpu/1", 10min}, [i]() -> Result<int> { return i; },
+          into(same ? same_subject : others));
+    }
+  });
+  EXPECT_EQ(others.wait_for_values(expected_others.size()), expected_others);
+  EXPECT_EQ(same_subject.size(), 0u);
+  gate_.open_gate();
+  EXPECT_EQ(same_subject.wait_for_values(expected_of_subject.size()), expected_of_subject);
+}
+
 TEST_F(WorkerTest, ReturnsErrors) {
   const auto result =
       run_blocking({"call", "", 5s}, []() -> Result<int> { return fail(Code::kDeviceLost, "gone"); });
@@ -204,11 +227,20 @@ TEST_F(WorkerTest, NeverDestroysDriverObjectsOnTheLoop) {
     make().reset();
     // Held by a call, by its result, and by a call that never runs.
     using Answer = Result<std::shared_ptr<Held>>;
+    Collected<bool> begun;
     worker_->run_call<std::shared_ptr<Held>>(
-        {"call", "gpu/0", 5s}, [make, held = make()]() -> Answer { return make(); }, [](const Answer&) {});
+        {"call", "gpu/0", 5s},
+        [make, held = make(), begun, gate = gate_.wait_at_gate(0)]() mutable -> Answer {
+          begun.push_value(true);
+          static_cast<void>(gate());
+          return make();
+        },
+        [](const Answer&) {});
+    begun.wait_for_values(1);
     worker_->run_call<int>(
         {"call", "gpu/1", 5s}, [held = make()]() -> Result<int> { return 1; }, [](const Result<int>&) {});
     worker_.reset();
+    gate_.open_gate();
   });
   const auto threads = gone.wait_for_values(4);
   ASSERT_EQ(threads.size(), 4u);

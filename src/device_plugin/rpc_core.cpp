@@ -9,6 +9,7 @@
 #include <grpcpp/server_builder.h>
 #include <grpcpp/server_posix.h>
 
+#include "device_plugin/grpc_event_engine.h"
 #include "device_plugin/plugin_host.h"
 #include "device_plugin/pod_resources.h"
 #include "proto/deviceplugin_v1beta1.grpc.pb.h"
@@ -17,6 +18,9 @@
 // and has no setting for it. Their object file in libgpr.a has nothing else, so these definitions replace it.
 unsigned gpr_cpu_num_cores() { return 1; }
 unsigned gpr_cpu_current_cpu() { return 0; }
+
+// Of gRPC, which has no setting for it either: whether a thread looks once a second for timers that are due.
+void grpc_timer_manager_set_threading(bool enabled);
 
 namespace gpulet::device_plugin {
 namespace {
@@ -53,6 +57,7 @@ struct GrpcThread::Impl {
 
 GrpcThread::GrpcThread(std::shared_ptr<AddedServices> more) : impl_(std::make_unique<Impl>()) {
   disable_mutex_graph();
+  use_sleeping_event_engine();
   impl_->more = std::move(more);
   grpc::ServerBuilder builder;
   grpc::ResourceQuota quota("gpulet");
@@ -66,6 +71,8 @@ GrpcThread::GrpcThread(std::shared_ptr<AddedServices> more) : impl_(std::make_un
   }
   impl_->queue = builder.AddCompletionQueue();
   impl_->server = builder.BuildAndStart();
+  // Its timers are those of deadlines and keepalives, which we do not set: the loop watches our calls.
+  grpc_timer_manager_set_threading(false);
   impl_->devices.start_serving(*impl_->queue);
   if (impl_->more) impl_->more->start_serving(*impl_->queue);
   impl_->thread = std::thread([impl = impl_.get()] { impl->run_queue(); });

@@ -145,6 +145,28 @@ TEST_F(MpsControllerTest, SaysWhyNoDaemonServesAClaim) {
   EXPECT_TRUE(controller_.find_holder(gpus_[0]).empty());
 }
 
+// Before the driver is released.
+TEST_F(MpsControllerTest, ADaemonThatAClaimsContainerUsesGoesOn) {
+  auto spec = spec_of(claim_, 0);
+  spec.resources = {ResourceName("gpu.nvidia.com")};
+  set_claim_daemons({spec});
+  ASSERT_TRUE(serves(claim_));
+  ContainerDevices container{{"team", "pod"}, "main", {{spec.resources[0], {DeviceId(gpus_[0].str())}}}};
+  bool done = false;
+  controller_.pause_daemons({container}, [&] { done = true; });
+  EXPECT_TRUE(done);
+  EXPECT_TRUE(controller_.check_claim_daemon(claim_));
+  container.devices.clear();
+  controller_.pause_daemons({container}, [] {});
+  ASSERT_TRUE(wait_until([&] { return controller_.find_holder(gpus_[0]).empty(); }));
+  EXPECT_FALSE(controller_.check_claim_daemon(claim_));
+  set_claim_daemons({spec});
+  EXPECT_FALSE(controller_.check_claim_daemon(claim_));
+  controller_.resume_daemons();
+  set_claim_daemons({spec});
+  EXPECT_TRUE(serves(claim_));
+}
+
 TEST_F(MpsControllerTest, NoneStartsAfterTheEnd) {
   set_claim_daemons({spec_of(claim_, 0)});
   ASSERT_TRUE(serves(claim_));

@@ -156,6 +156,38 @@ std::vector<Setting> process_settings() {
   };
 }
 
+// Of claims that share devices, and of containers that do.
+std::vector<Setting> sharing_settings() {
+  return {
+      {.flag = "dra-mps-support",
+       .environment = {"GPULET_DRA_MPS_SUPPORT"},
+       .path = "gpulet.dra.featureGates.MPSSupport",
+       .kind = Kind::kBool,
+       .default_text = "false",
+       .help = "claims may share their GPUs by MPS",
+       .assign = [](Config& c, const Value& v) { c.gpulet.dra.mps_support = bool_value(v); }},
+      {.flag = "dra-time-slicing-settings",
+       .environment = {"GPULET_DRA_TIME_SLICING_SETTINGS"},
+       .path = "gpulet.dra.featureGates.TimeSlicingSettings",
+       .kind = Kind::kBool,
+       .default_text = "false",
+       .help = "claims may set the time slice Default",
+       .assign = [](Config& c, const Value& v) { c.gpulet.dra.time_slicing_settings = bool_value(v); }},
+      {.flag = "fraction-on-exceeded",
+       .environment = {"GPULET_FRACTION_ON_EXCEEDED"},
+       .path = "gpulet.fraction.onExceeded",
+       .kind = Kind::kChoice,
+       .choices = kExceededActions,
+       .default_text = "none",
+       .help = "what to do with a container that uses more memory of a GPU than its Pod requests: none (not "
+               "measured), warn, kill its processes on the GPU, or evict the Pod",
+       .assign =
+           [](Config& c, const Value& v) {
+             c.gpulet.fraction.on_exceeded = enum_value<ExceededAction>(text_value(v), kExceededActions);
+           }},
+  };
+}
+
 }  // namespace
 
 std::vector<Setting> gpulet_settings() {
@@ -165,7 +197,7 @@ std::vector<Setting> gpulet_settings() {
 }
 
 std::vector<Setting> partition_settings() {
-  return {
+  std::vector<Setting> rows = {
       {.flag = "driver-hold",
        .environment = {"GPULET_DRIVER_HOLD"},
        .path = "gpulet.driver.hold",
@@ -237,19 +269,9 @@ std::vector<Setting> partition_settings() {
        .default_text = "/run/gpulet/claims",
        .help = "directory of the records of prepared claims; best on tmpfs",
        .assign = [](Config& c, const Value& v) { c.gpulet.dra.record_dir = text_value(v); }},
-      {.flag = "fraction-on-exceeded",
-       .environment = {"GPULET_FRACTION_ON_EXCEEDED"},
-       .path = "gpulet.fraction.onExceeded",
-       .kind = Kind::kChoice,
-       .choices = kExceededActions,
-       .default_text = "none",
-       .help = "what to do with a container that uses more memory of a GPU than its Pod requests: none (not "
-               "measured), warn, kill its processes on the GPU, or evict the Pod",
-       .assign =
-           [](Config& c, const Value& v) {
-             c.gpulet.fraction.on_exceeded = enum_value<ExceededAction>(text_value(v), kExceededActions);
-           }},
   };
+  for (auto& row : sharing_settings()) rows.push_back(std::move(row));
+  return rows;
 }
 
 std::vector<Setting> node_config_settings() {

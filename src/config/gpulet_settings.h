@@ -132,6 +132,9 @@ struct DraSettings {
   bool enabled = false;
   // Records of prepared claims; best on tmpfs.
   std::string record_dir = "/run/gpulet/claims";
+  // NVIDIA's feature gates, under its names: what the config of a claim may ask for.
+  bool mps_support = false;
+  bool time_slicing_settings = false;
 };
 
 // What is done with a container that uses more memory of a GPU than its Pod requests

@@ -2,7 +2,9 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <utility>
 
 #include "base/file.h"
@@ -34,6 +36,10 @@ std::optional<Code> error_code(const Result<T>& result) {
 }
 
 std::string claim_subject(const ClaimName& claim) { return "claim " + claim.name_space + "/" + claim.name; }
+
+std::string record_subject(const ClaimRecord& record) {
+  return "claim " + record.name_space + "/" + record.name;
+}
 
 PreparedClaim prepared_devices(const ClaimRecord& record) {
   PreparedClaim prepared;
@@ -71,17 +77,25 @@ struct ClaimController::Preparation {
 };
 
 Result<std::unique_ptr<ClaimController>> ClaimController::start_controller(Loop& loop, ClaimSource& source,
+                                                                           ClaimDaemons& daemons,
                                                                            ClaimSettings settings) {
-  std::unique_ptr<ClaimController> controller(new ClaimController(loop, source, std::move(settings)));
+  std::unique_ptr<ClaimController> controller(
+      new ClaimController(loop, source, daemons, std::move(settings)));
   GPULET_TRY_ASSIGN(auto loaded, controller->store_.load_records());
   for (const auto& error : loaded.errors) log::error("the record of a claim is ignored", error);
   controller->records_ = std::move(loaded.records);
   import_nvidia_checkpoint(controller->settings_.nvidia_checkpoint, controller->store_, controller->records_);
+  controller->update_daemons();
   return controller;
 }
 
-ClaimController::ClaimController(Loop& loop, ClaimSource& source, ClaimSettings settings)
-    : loop_(loop), source_(source), settings_(std::move(settings)), store_(settings_.record_directory) {}
+ClaimController::ClaimController(Loop& loop, ClaimSource& source, ClaimDaemons& daemons,
+                                 ClaimSettings settings)
+    : loop_(loop),
+      source_(source),
+      daemons_(daemons),
+      settings_(std::move(settings)),
+      store_(settings_.record_directory) {}
 
 ClaimController::~ClaimController() = default;
 
@@ -180,30 +194,65 @@ Result<PreparedClaim> ClaimController::prepare_claim(Preparation& preparation) {
                                .pool = &devices_->pool,
                                .records = &records_,
                                .shown_uuids = devices_->shown_uuids,
-                               .gates = settings_.gates};
+                               .gates = devices_->gates};
   GPULET_TRY_ASSIGN(const ClaimRecord record,
                     plan_preparation(*preparation.read, preparation.claim.uid, input));
-  GPULET_TRY(write_claim_files(preparation, record));
+  GPULET_TRY(apply_record(preparation, record));
   return prepared_devices(record);
 }
 
-// The record first: whatever happens next, unprepare knows the claim.
-Status ClaimController::write_claim_files(Preparation& preparation, const ClaimRecord& record) {
+// The record first: whatever happens next, unprepare knows the claim. The document last: containers get the
+// devices once the daemons serve.
+Status ClaimController::apply_record(Preparation& preparation, const ClaimRecord& record) {
   std::optional<cdi::Spec> spec;
   if (!record.devices.empty()) {
-    GPULET_TRY_ASSIGN(spec, make_claim_spec(record, devices_->base));
+    GPULET_TRY_ASSIGN(spec, make_claim_spec(record, devices_->base, daemons_.mps_root()));
   }
+  GPULET_TRY(check_holders(record));
   const auto known = records_.find(record.uid);
   if (known == records_.end() || known->second != record) {
     preparation.recorded_here |= known == records_.end();
     GPULET_TRY(store_.write_record(record));
     records_.insert_or_assign(record.uid, record);
+    update_daemons();
   }
+  GPULET_TRY(check_daemons(record));
   if (!spec) return {};
   const std::string path = spec_path(record.uid), content = cdi::to_json(*spec);
   const auto present = read_file(path);
   if (present && *present == content) return {};
   return write_file_atomic(path, content, kSpecMode);
+}
+
+// A GPU under another daemon is in exclusive compute mode, and gets no second one.
+Status ClaimController::check_holders(const ClaimRecord& record) const {
+  const auto own = claim_daemons(record);
+  for (const auto& device : record.devices) {
+    if (device.admin_access) continue;
+    const auto holder = daemons_.find_holder(device.uuid);
+    if (holder.empty() || std::ranges::find(own, holder, &mps::DaemonSpec::name) != own.end()) continue;
+    return fail(Code::kUnavailable,
+                "device \"" + device.device + "\" is still used by the MPS control daemon of " + holder,
+                record_subject(record));
+  }
+  return {};
+}
+
+Status ClaimController::check_daemons(const ClaimRecord& record) const {
+  for (const auto& daemon : claim_daemons(record)) {
+    if (const auto serves = daemons_.check_daemon(daemon.name); !serves) {
+      return fail(serves.error().code(), serves.error().full_message(), record_subject(record));
+    }
+  }
+  return {};
+}
+
+void ClaimController::update_daemons() {
+  std::vector<mps::DaemonSpec> daemons;
+  for (const auto& [uid, record] : records_) {
+    std::ranges::move(claim_daemons(record), std::back_inserter(daemons));
+  }
+  daemons_.set_daemons(std::move(daemons));
 }
 
 void ClaimController::decide(std::uint64_t id, Result<PreparedClaim> result) {
@@ -278,7 +327,9 @@ Status ClaimController::end_claim(const std::string& uid) {
     return fail(errno_error("cannot remove the CDI document of a claim", errno, path));
   }
   GPULET_TRY(store_.remove_record(uid));
-  if (records_.erase(uid) != 0) log::info("claim unprepared", {{"uid", uid}});
+  if (records_.erase(uid) == 0) return {};
+  update_daemons();
+  log::info("claim unprepared", {{"uid", uid}});
   return {};
 }
 

@@ -2,8 +2,9 @@
 // (dra/claim_preparation.h), records, and writes the claim's CDI document.
 //
 // Every claim of a request has its own answer. What may pass by itself (the driver is coming up, the API
-// server is away, another claim is still being unprepared) is waited for inside the call, because the kubelet
-// tries a failed claim again only after 60 to 90 s; the reason is answered before the kubelet gives up.
+// server is away, another claim is still being unprepared, an MPS control daemon starts) is waited for inside
+// the call, because the kubelet tries a failed claim again only after 60 to 90 s; the reason is answered
+// before the kubelet gives up.
 //
 // Source: the kubelet's DRA API v1 and v1beta1 (Kubernetes 1.36); docs/dra.md.
 #pragma once
@@ -24,6 +25,7 @@
 #include "dra/claim_preparation.h"
 #include "dra/claim_record.h"
 #include "dra/device_pool.h"
+#include "mps/plan.h"
 
 namespace gpulet::dra {
 
@@ -42,11 +44,28 @@ class ClaimSource {
                           std::function<void(Result<std::optional<std::string>>)> done) = 0;
 };
 
+// Runs the MPS control daemons of claims. Loop's thread only; never calls the controller from inside a call.
+class ClaimDaemons {
+ public:
+  virtual ~ClaimDaemons() = default;
+  // Makes exactly these daemons run. Names are unique.
+  virtual void set_daemons(std::vector<mps::DaemonSpec> daemons) = 0;
+  // Whether a daemon of set_daemons() serves. Errors: kUnavailable while it does not, with the reason;
+  // kUnsupported where no daemon can be started for a claim.
+  virtual Status check_daemon(const std::string& name) const = 0;
+  // The name of a daemon that runs with this device or still stops, of a claim or a resource; empty if there
+  // is none.
+  virtual std::string find_holder(const DeviceUuid& device) const = 0;
+  // As the host sees it.
+  virtual std::string mps_root() const = 0;
+};
+
 // What claims are prepared from; replaced as a whole.
 struct NodeDevices {
   DevicePool pool;
   cdi::Spec base;                                  // the node's CDI document, with devices by UUID
   std::map<std::string, std::string> shown_uuids;  // as in PreparationInput
+  FeatureGates gates = {};
 };
 
 struct ClaimSettings {
@@ -55,7 +74,6 @@ struct ClaimSettings {
   std::string cdi_directory;     // "/var/run/cdi"
   // "/var/lib/kubelet/plugins/gpu.nvidia.com/checkpoint.json" (dra/nvidia_checkpoint.h); read at the start.
   std::string nvidia_checkpoint = {};
-  FeatureGates gates = {};
   // The kubelet gives up after 45 s; the reason should reach its event.
   Duration answer_within = std::chrono::seconds(40);
   BackoffLimits retry{std::chrono::milliseconds(100), std::chrono::seconds(2)};
@@ -74,14 +92,16 @@ inline constexpr std::size_t kMaxPreparations = 1024;  // at the same time; one 
 // Loop's thread only. No callback comes after destruction.
 class ClaimController {
  public:
-  // Reads the records of an earlier process, and once those of NVIDIA's driver. `source` must outlive the
-  // controller. Errors: those of RecordStore::load_records; single broken records are logged.
+  // Reads the records of an earlier process, and once those of NVIDIA's driver, and hands the daemons of
+  // those claims to `daemons`. Both ports must outlive the controller. Errors: those of
+  // RecordStore::load_records; single broken records are logged.
   static Result<std::unique_ptr<ClaimController>> start_controller(Loop& loop, ClaimSource& source,
+                                                                   ClaimDaemons& daemons,
                                                                    ClaimSettings settings);
   ~ClaimController();
   ClaimController(const ClaimController&) = delete;
 
-  // nullptr while the driver is away. Claims that wait for a device are tried again at once.
+  // nullptr while the driver is away. Claims that wait for a device or a daemon are tried again at once.
   void set_devices(std::shared_ptr<const NodeDevices> devices);
 
   // `done` gets an entry for every uid of the request, once, from the loop or from inside this call. A claim
@@ -91,8 +111,9 @@ class ClaimController {
   void prepare_claims(const std::vector<ClaimName>& claims,
                       std::function<void(std::map<std::string, Result<PreparedClaim>>)> done);
 
-  // Undoes what was done for each claim, and returns at once; nothing is read from the API server, where the
-  // claim may be gone. An unknown claim is a success. Errors: those of removing files.
+  // Undoes what was done for each claim, and returns at once, while its daemons still stop; nothing is read
+  // from the API server, where the claim may be gone. An unknown claim is a success. Errors: those of
+  // removing files.
   std::map<std::string, Status> unprepare_claims(const std::vector<ClaimName>& claims);
 
   // Reads each recorded claim, and ends those that are gone or have another uid.
@@ -105,12 +126,15 @@ class ClaimController {
   struct Batch;
   struct Preparation;
 
-  ClaimController(Loop& loop, ClaimSource& source, ClaimSettings settings);
+  ClaimController(Loop& loop, ClaimSource& source, ClaimDaemons& daemons, ClaimSettings settings);
   void begin_preparation(const ClaimName& claim, std::shared_ptr<Batch> batch);
   void try_preparation(std::uint64_t id);
   void on_claim_read(std::uint64_t id, Result<std::optional<std::string>> text);
   Result<PreparedClaim> prepare_claim(Preparation& preparation);
-  Status write_claim_files(Preparation& preparation, const ClaimRecord& record);
+  Status apply_record(Preparation& preparation, const ClaimRecord& record);
+  Status check_holders(const ClaimRecord& record) const;
+  Status check_daemons(const ClaimRecord& record) const;
+  void update_daemons();
   void decide(std::uint64_t id, Result<PreparedClaim> result);
   void retry_later(std::uint64_t id);
   void retry_waiting();
@@ -121,6 +145,7 @@ class ClaimController {
 
   Loop& loop_;
   ClaimSource& source_;
+  ClaimDaemons& daemons_;
   const ClaimSettings settings_;
   const RecordStore store_;
   std::shared_ptr<const NodeDevices> devices_;

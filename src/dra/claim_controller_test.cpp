@@ -53,6 +53,27 @@ class FakeSource final : public ClaimSource {
   int open_ = 0;
 };
 
+// Daemons that serve when the test says so.
+class FakeDaemons final : public ClaimDaemons {
+ public:
+  void set_daemons(std::vector<mps::DaemonSpec> daemons) override { set = std::move(daemons); }
+  Status check_daemon(const std::string& name) const override {
+    EXPECT_NE(std::ranges::find(set, name, &mps::DaemonSpec::name), set.end()) << name;
+    return status;
+  }
+  std::string find_holder(const DeviceUuid& device) const override {
+    const auto* daemon = mps::find_daemon_of(set, device);
+    if (daemon != nullptr) return daemon->name;
+    const auto found = others.find(device.str());
+    return found == others.end() ? "" : found->second;
+  }
+  std::string mps_root() const override { return "/run/nvidia/mps"; }
+
+  std::vector<mps::DaemonSpec> set;
+  std::map<std::string, std::string> others;  // by UUID
+  Status status = fail(Code::kUnavailable, "the MPS control daemon is starting");
+};
+
 class ClaimControllerTest : public ::testing::Test {
  protected:
   ClaimControllerTest() {
@@ -67,7 +88,7 @@ class ClaimControllerTest : public ::testing::Test {
 
   void start() {
     controller_.reset();
-    auto started = ClaimController::start_controller(loop_, source_,
+    auto started = ClaimController::start_controller(loop_, source_, daemons_,
                                                      {.pool_name = "node-1",
                                                       .record_directory = directory_ + "/claims",
                                                       .cdi_directory = directory_ + "/cdi"});
@@ -85,11 +106,17 @@ class ClaimControllerTest : public ::testing::Test {
            .edits = {.device_nodes = {{.path = "/dev/nvidia" + std::to_string(i)}}}});
     }
     made->pool = make_pool(std::move(gpus));
+    made->gates = {true, true};
     return made;
   }
 
   void add_claim(const std::string& name, const std::string& device) {
     source_.claims[name] = claim_json({result_json(device)}, {}, "uid-" + name, name);
+  }
+  void add_mps_claim(const std::string& name, const std::string& device) {
+    const json sharing = {{"strategy", "MPS"}, {"mpsConfig", {{"defaultActiveThreadPercentage", 50}}}};
+    source_.claims[name] =
+        claim_json({result_json(device)}, {config_json(gpu_config(sharing))}, "uid-" + name, name);
   }
   static ClaimName named(const std::string& name) { return {"team", name, "uid-" + name}; }
 
@@ -123,6 +150,7 @@ class ClaimControllerTest : public ::testing::Test {
 
   ManualLoop loop_;
   FakeSource source_{loop_};
+  FakeDaemons daemons_;
   std::string directory_;
   std::unique_ptr<ClaimController> controller_;
 };
@@ -292,6 +320,67 @@ TEST_F(ClaimControllerTest, CountsByResultAndDuration) {
   controller_->unprepare_claims({named("a"), named("b")});
   EXPECT_EQ(controller_->counts().unprepare.durations[0], 2u);
   EXPECT_TRUE(controller_->counts().unprepare.errors.empty());
+}
+
+TEST_F(ClaimControllerTest, AContainerGetsASharedGpuOnceItsDaemonServes) {
+  add_mps_claim("a", "gpu-0");
+  const auto results = prepare({"a"});
+  loop_.advance(5s);
+  EXPECT_FALSE(*results);
+  ASSERT_EQ(daemons_.set.size(), 1u);
+  EXPECT_EQ(daemons_.set[0].name, "claims/uid-a");
+  // The record is there before the daemon is asked for, the document only when it serves.
+  EXPECT_TRUE(std::filesystem::exists(directory_ + "/claims/uid-a.json"));
+  EXPECT_FALSE(std::filesystem::exists(spec_path("a")));
+  daemons_.status = {};
+  controller_->set_devices(devices());
+  ASSERT_TRUE(*results);
+  EXPECT_EQ(text_of((*results)->at("uid-a")), "gpus=gpu-0;k8s.gpu.nvidia.com/claim=uid-a-gpu-0");
+  EXPECT_NE(read_file(spec_path("a"))->find("/run/nvidia/mps/claims/uid-a/pipe"), std::string::npos);
+  // The next Pod of the claim has the same daemon.
+  ASSERT_TRUE(*prepare({"a"}));
+  EXPECT_EQ(daemons_.set.size(), 1u);
+  // As has the next agent.
+  daemons_.set.clear();
+  start();
+  ASSERT_EQ(daemons_.set.size(), 1u);
+  EXPECT_EQ(daemons_.set[0].thread_percentage, 50u);
+  EXPECT_TRUE(controller_->unprepare_claims({named("a")}).at("uid-a"));
+  EXPECT_TRUE(daemons_.set.empty());
+  EXPECT_FALSE(has_files("a"));
+}
+
+TEST_F(ClaimControllerTest, NoDaemonNoContainer) {
+  add_mps_claim("a", "gpu-0");
+  const auto results = prepare({"a"});
+  loop_.advance(40s);
+  ASSERT_TRUE(*results);
+  EXPECT_EQ(text_of((*results)->at("uid-a")), "claim team/a: the MPS control daemon is starting");
+  EXPECT_TRUE(daemons_.set.empty());
+  EXPECT_FALSE(has_files("a"));
+  daemons_.status = fail(Code::kUnsupported, "another program runs them");
+  EXPECT_EQ(text_of((**prepare({"a"})).at("uid-a")), "claim team/a: another program runs them");
+  EXPECT_TRUE(daemons_.set.empty());
+  EXPECT_FALSE(has_files("a"));
+}
+
+// One that shared it by MPS until now, or a resource of the device plugin.
+TEST_F(ClaimControllerTest, WaitsForTheDaemonThatHoldsTheGpu) {
+  daemons_.others = {{"GPU-0", "nvidia.com/gpu"}, {"GPU-1", "claims/uid-old"}};
+  daemons_.status = {};
+  add_mps_claim("a", "gpu-0");
+  const auto results = prepare({"a", "b"});
+  loop_.advance(5s);
+  EXPECT_FALSE(*results);
+  EXPECT_TRUE(daemons_.set.empty());
+  EXPECT_FALSE(has_files("a"));
+  daemons_.others.erase("GPU-1");
+  controller_->set_devices(devices());
+  EXPECT_TRUE(has_files("b"));
+  loop_.advance(40s);
+  ASSERT_TRUE(*results);
+  EXPECT_EQ(text_of((*results)->at("uid-a")),
+            "claim team/a: device \"gpu-0\" is still used by the MPS control daemon of nvidia.com/gpu");
 }
 
 TEST_F(ClaimControllerTest, RefusesAnInvalidUid) {

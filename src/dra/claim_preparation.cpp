@@ -8,6 +8,9 @@
 namespace gpulet::dra {
 namespace {
 
+constexpr unsigned kAllThreads = 100;
+constexpr std::string_view kClaimPipes = "/tmp/nvidia-mps";  // in a container
+
 std::string claim_text(const ResourceClaim& claim) { return claim.name_space + "/" + claim.name; }
 
 // Of the claim's CDI document.
@@ -82,21 +85,67 @@ Result<const PoolDevice*> find_device(const AllocationResult& result, const std:
   return offered;
 }
 
-// An admin's access applies no settings, and resets none.
-Status check_settings(const AllocationResult& result, const DeviceConfig& config) {
-  if (result.admin_access) return {};
-  const auto& sharing = std::holds_alternative<GpuConfig>(config) ? std::get<GpuConfig>(config).sharing
-                                                                  : std::get<MigDeviceConfig>(config).sharing;
-  const auto* slicing = std::get_if<TimeSlicing>(&sharing);
-  const bool is_default = std::holds_alternative<std::monostate>(sharing) ||
-                          (slicing != nullptr && slicing->interval == TimeSliceInterval::kDefault) ||
-                          (slicing != nullptr && std::holds_alternative<MigDeviceConfig>(config));
-  if (is_default) return {};
-  return fail(Code::kUnsupported,
-              device_text(result) + ": " +
-                  (slicing != nullptr ? "the time-slice interval " + std::string(enum_name(slicing->interval))
-                                      : std::string("MPS")) +
-                  " by the config of a claim is not supported, expected the interval Default");
+// The devices that one config shares by MPS.
+struct MpsGroup {
+  const ConfigEntry* entry;
+  const MpsSettings* settings;
+  bool is_mig;
+  std::vector<DeviceUuid> devices;
+};
+
+// Settings that cannot be applied are errors. An admin's access applies no settings, and resets none.
+Result<std::vector<MpsGroup>> find_mps_groups(const ResourceClaim& claim, const ClaimRecord& record,
+                                              const std::vector<ResolvedConfig>& configs) {
+  std::vector<MpsGroup> groups;
+  for (std::size_t i = 0; i < configs.size(); ++i) {
+    const auto& result = claim.results[i];
+    const auto* sharing = sharing_of(configs[i].config);
+    if (result.admin_access || sharing == nullptr) continue;
+    if (const auto checked = check_sharing(*sharing); !checked) {
+      return fail(checked.error().code(), device_text(result) + ": " + checked.error().message());
+    }
+    const auto* settings = std::get_if<MpsSettings>(sharing);
+    if (settings == nullptr) continue;
+    if (!result.share_id.empty()) {
+      return fail(Code::kUnsupported, device_text(result) + ": MPS for a device that other claims share");
+    }
+    const auto& uuid = record.devices[i].uuid;
+    const auto has_it = [&](const MpsGroup& one) { return std::ranges::count(one.devices, uuid) != 0; };
+    if (std::ranges::any_of(groups, has_it)) continue;
+    auto group = std::ranges::find(groups, configs[i].entry, &MpsGroup::entry);
+    if (group == groups.end()) {
+      const bool is_mig = std::holds_alternative<MigDeviceConfig>(configs[i].config);
+      group = groups.insert(group, {configs[i].entry, settings, is_mig, {}});
+    }
+    group->devices.push_back(uuid);
+  }
+  return groups;
+}
+
+// A CUDA process uses only one MIG device, so each has a daemon of its own.
+Result<std::vector<RecordedDaemon>> plan_claim_daemons(const std::vector<MpsGroup>& groups) {
+  std::vector<RecordedDaemon> daemons;
+  for (const auto& group : groups) {
+    GPULET_TRY_ASSIGN(const auto limits, pinned_memory_limits(*group.settings, group.devices));
+    for (const auto& uuid : group.devices) {
+      if (group.is_mig || uuid == group.devices.front()) {
+        daemons.push_back({{}, group.settings->active_thread_percentage.value_or(kAllThreads)});
+      }
+      auto& daemon = daemons.back();
+      daemon.devices.push_back(uuid);
+      const auto limit = limits.find(uuid);
+      if (limit != limits.end()) daemon.limits_mib[uuid] = limit->second.value / mebibytes(1).value;
+    }
+  }
+  return daemons;
+}
+
+// Source: NVIDIA's DRA driver, cmd/gpu-kubelet-plugin/sharing.go.
+void add_daemon_edits(cdi::ContainerEdits& edits, const std::string& mps_root, const std::string& daemon) {
+  const std::vector<std::string> options = {"rw", "nosuid", "nodev", "bind"};
+  edits.env.emplace_back("CUDA_MPS_PIPE_DIRECTORY=" + std::string(kClaimPipes));
+  edits.mounts.push_back({mps::pipe_directory(mps_root, daemon), std::string(kClaimPipes), options});
+  edits.mounts.push_back({mps::shm_directory(mps_root), "/dev/shm", options});
 }
 
 }  // namespace
@@ -114,9 +163,8 @@ Result<ClaimRecord> plan_preparation(const ResourceClaim& claim, const std::stri
                                 result.admin_access, result.share_id});
     }
     GPULET_TRY_ASSIGN(const auto configs, resolve_configs(claim, types, input.gates));
-    for (std::size_t i = 0; i < configs.size(); ++i) {
-      GPULET_TRY(check_settings(claim.results[i], configs[i]));
-    }
+    GPULET_TRY_ASSIGN(const auto groups, find_mps_groups(claim, record, configs));
+    GPULET_TRY_ASSIGN(record.daemons, plan_claim_daemons(groups));
     return record;
   };
   auto record = plan();
@@ -134,7 +182,28 @@ std::string claim_spec_file_name(const std::string& uid) {
   return std::string(kClaimCdiVendor) + "-claim_" + uid + ".json";
 }
 
-Result<cdi::Spec> make_claim_spec(const ClaimRecord& record, const cdi::Spec& base) {
+std::vector<mps::DaemonSpec> claim_daemons(const ClaimRecord& record) {
+  std::vector<mps::DaemonSpec> specs;
+  for (const auto& daemon : record.daemons) {
+    mps::DaemonSpec spec;
+    spec.name = mps::claim_daemon_name(record.uid, specs.size());
+    spec.resources = {ResourceName(std::string(kDriverName))};
+    spec.visible_devices = daemon.devices;
+    spec.thread_percentage = daemon.thread_percentage;
+    for (unsigned i = 0; i < daemon.devices.size(); ++i) {
+      const auto& uuid = daemon.devices[i];
+      spec.devices.push_back({uuid, 0, uuid.str().starts_with("MIG-"), {}});
+      const auto limit = daemon.limits_mib.find(uuid);
+      if (limit != daemon.limits_mib.end()) spec.memory_limits.push_back({i, limit->second});
+    }
+    specs.push_back(std::move(spec));
+  }
+  return specs;
+}
+
+Result<cdi::Spec> make_claim_spec(const ClaimRecord& record, const cdi::Spec& base,
+                                  const std::string& mps_root) {
+  const auto daemons = claim_daemons(record);
   cdi::Spec spec;
   spec.kind = kClaimCdiKind;
   spec.edits = base.edits;
@@ -149,7 +218,9 @@ Result<cdi::Spec> make_claim_spec(const ClaimRecord& record, const cdi::Spec& ba
     }
     const std::string name = cdi_device_name(record, device);
     if (std::ranges::find(spec.devices, name, &cdi::Device::name) != spec.devices.end()) continue;
-    spec.devices.push_back({.name = name, .edits = found->edits});
+    auto& added = spec.devices.emplace_back(cdi::Device{.name = name, .edits = found->edits});
+    const auto* daemon = mps::find_daemon_of(daemons, device.uuid);
+    if (daemon != nullptr) add_daemon_edits(added.edits, mps_root, daemon->name);
   }
   spec.edits.env.emplace_back("NVIDIA_VISIBLE_DEVICES=void");
   cdi::canonicalize_spec(spec);

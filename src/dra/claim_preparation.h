@@ -6,6 +6,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "cdi/spec.h"
@@ -13,6 +14,7 @@
 #include "dra/claim_record.h"
 #include "dra/device_pool.h"
 #include "dra/opaque_config.h"
+#include "mps/plan.h"
 
 namespace gpulet::dra {
 
@@ -32,7 +34,9 @@ struct PreparationInput {
 // - kDeviceLost: a device that has fallen off the bus, with NVIDIA's key of its taint;
 // - kFailedPrecondition: another claim of the same name, a claim without an allocation, a pool of another
 //   node, and a device name that means another GPU than the one that was allocated;
-// - kInvalidArgument and kUnsupported: those of its configs, and settings that gpulet does not apply yet.
+// - kInvalidArgument and kUnsupported: those of its configs, of check_sharing(), and of limits for devices
+// that
+//   the claim does not have.
 Result<ClaimRecord> plan_preparation(const ResourceClaim& claim, const std::string& uid,
                                      const PreparationInput& input);
 
@@ -44,10 +48,15 @@ std::string claim_cdi_id(const ClaimRecord& record, const RecordedDevice& device
 // "k8s.gpu.nvidia.com-claim_<uid>.json": NVIDIA's file name.
 std::string claim_spec_file_name(const std::string& uid);
 
+// The MPS control daemons of a claim: one for the GPUs of each config, one for each MIG device.
+std::vector<mps::DaemonSpec> claim_daemons(const ClaimRecord& record);
+
 // The CDI document of a claim: each of its devices with what `base` has for its UUID, and what every
 // container needs of the driver. NVIDIA_VISIBLE_DEVICES is void, so that the legacy runtime adds no GPU of
-// its own accord. `base`: the node's document with devices by UUID. Errors: kUnavailable for a device that
-// `base` does not have.
-Result<cdi::Spec> make_claim_spec(const ClaimRecord& record, const cdi::Spec& base);
+// its own accord. A device of an MPS control daemon brings the daemon's pipes and the shared memory of the
+// MPS root `mps_root`, a path of the host, to NVIDIA's places. `base`: the node's document with devices by
+// UUID. Errors: kUnavailable for a device that `base` does not have.
+Result<cdi::Spec> make_claim_spec(const ClaimRecord& record, const cdi::Spec& base,
+                                  const std::string& mps_root);
 
 }  // namespace gpulet::dra

@@ -109,25 +109,102 @@ TEST(PlanPreparation, ADeviceIsHeldByOneClaim) {
             "unavailable: device \"gpu-2-mig-1g10gb-19-0\" is still held by the claim team/old (uid uid-2)");
 }
 
-TEST(PlanPreparation, RefusesSettingsThatItDoesNotApply) {
+json sharing_claim(const json& sharing, bool admin = false, const char* device = "gpu-0") {
+  json result = result_json(device);
+  if (admin) result["adminAccess"] = true;
+  const char* kind =
+      std::string_view(device).find("mig") == std::string_view::npos ? "GpuConfig" : "MigDeviceConfig";
+  return claim_json({result}, {config_json(gpu_config(sharing, kind))});
+}
+
+TEST(PlanPreparation, RefusesSettingsThatCannotBeApplied) {
   Node node;
   node.input.gates = {true, true};
-  const auto with = [](const json& sharing, bool admin = false) {
-    json result = result_json("gpu-0");
-    result["adminAccess"] = admin;
-    return claim_json({result}, {config_json(gpu_config(sharing))});
-  };
   const json slow = {{"strategy", "TimeSlicing"}, {"timeSlicingConfig", {{"interval", "Long"}}}};
-  EXPECT_EQ(node.error_of(with({{"strategy", "TimeSlicing"}})), "");
-  EXPECT_EQ(node.error_of(with(slow)),
-            "unsupported: device \"gpu-0\": the time-slice interval Long by the config of a claim is not "
-            "supported, expected the interval Default");
-  EXPECT_EQ(node.error_of(with({{"strategy", "MPS"}})),
-            "unsupported: device \"gpu-0\": MPS by the config of a claim is not supported, expected the "
-            "interval Default");
-  EXPECT_EQ(node.error_of(with(slow, true)), "");
+  const json still = {{"strategy", "MPS"}, {"mpsConfig", {{"defaultActiveThreadPercentage", 0}}}};
+  const json unknown = {{"strategy", "MPS"},
+                        {"mpsConfig", {{"defaultPerDevicePinnedMemoryLimit", {{"1", "1Gi"}}}}}};
+  EXPECT_EQ(node.error_of(sharing_claim({{"strategy", "TimeSlicing"}})), "");
+  EXPECT_EQ(node.error_of(sharing_claim({{"strategy", "TimeSlicing"}}, false, "gpu-2-mig-1g10gb-19-0")), "");
+  EXPECT_EQ(
+      node.error_of(sharing_claim(slow)),
+      "unsupported: device \"gpu-0\": sharing.timeSlicingConfig.interval: expected Default, found Long: "
+      "NVML has no call that sets the time slice of a GPU");
+  EXPECT_EQ(
+      node.error_of(sharing_claim(still)),
+      "unsupported: device \"gpu-0\": sharing.mpsConfig.defaultActiveThreadPercentage: expected 1 to 100, "
+      "found 0");
+  EXPECT_EQ(
+      node.error_of(sharing_claim(unknown)),
+      "invalid_argument: defaultPerDevicePinnedMemoryLimit: unknown device \"1\", expected a UUID or an "
+      "index of the claim's 1 device");
+  EXPECT_EQ(node.error_of(sharing_claim(slow, true)), "");
   node.input.gates = {};
-  EXPECT_EQ(node.error_of(with({{"strategy", "MPS"}})).substr(0, 12), "unsupported:");
+  EXPECT_EQ(node.error_of(sharing_claim({{"strategy", "MPS"}})).substr(0, 12), "unsupported:");
+}
+
+TEST(PlanPreparation, AnAdminsAccessHasNoDaemon) {
+  Node node;
+  node.input.gates = {true, true};
+  EXPECT_TRUE(node.plan(sharing_claim({{"strategy", "MPS"}}, true))->daemons.empty());
+}
+
+// The daemons of the claim as "name: devices percentage, number=limit".
+std::string daemons_text(const ClaimRecord& record) {
+  std::string text;
+  for (const auto& spec : claim_daemons(record)) {
+    text += spec.name.substr(spec.name.find('/') + 1 + std::string(kUid).size()) + ":";
+    for (const auto& uuid : spec.visible_devices) text += " " + uuid.str();
+    text += " " + std::to_string(spec.thread_percentage);
+    for (const auto& limit : spec.memory_limits) {
+      text += " " + std::to_string(limit.device) + "=" + std::to_string(limit.mebibytes);
+    }
+    text += ";";
+  }
+  return text;
+}
+
+TEST(PlanPreparation, PlansADaemonForEachConfigAndEachMigDevice) {
+  Node node;
+  node.input.gates = {true, true};
+  const json plain = {{"strategy", "MPS"}};
+  const json limited = {{"strategy", "MPS"},
+                        {"mpsConfig",
+                         {{"defaultActiveThreadPercentage", 40},
+                          {"defaultPinnedDeviceMemoryLimit", "2Gi"},
+                          {"defaultPerDevicePinnedMemoryLimit", {{"1", "1536Mi"}}}}}};
+  const auto two = [](const json& a, const json& b, const std::vector<json>& configs) {
+    return claim_json({a, b}, configs);
+  };
+  const json gpu0 = result_json("gpu-0", "a"), gpu1 = result_json("gpu-1", "b");
+  const json mig0 = result_json("gpu-2-mig-1g10gb-19-0", "a"),
+             mig1 = result_json("gpu-2-mig-1g10gb-19-1", "b");
+  const struct {
+    json claim;
+    const char* daemons;
+  } cases[] = {
+      {two(gpu0, gpu1, {}), ""},
+      {two(gpu0, gpu1, {config_json(gpu_config(plain))}), ": GPU-0 GPU-1 100;"},
+      {two(gpu0, gpu1, {config_json(gpu_config(limited), {}, "FromClass")}),
+       ": GPU-0 GPU-1 40 0=2048 1=1536;"},
+      {two(gpu0, gpu1, {config_json(gpu_config(limited), {"b"}), config_json(gpu_config(plain), {"a"})}),
+       nullptr},  // index 1 of one device
+      {two(gpu0, gpu1, {config_json(gpu_config(plain), {"b"})}), ": GPU-1 100;"},
+      {two(gpu0, gpu1, {config_json(gpu_config(plain), {"a"}), config_json(gpu_config(plain), {"b"})}),
+       ": GPU-0 100;-1: GPU-1 100;"},
+      {two(mig0, mig1, {config_json(gpu_config(limited, "MigDeviceConfig"))}),
+       ": MIG-GPU-2-0 40 0=2048;-1: MIG-GPU-2-1 40 0=1536;"},
+  };
+  for (const auto& one : cases) {
+    const auto record = node.plan(one.claim);
+    if (one.daemons == nullptr) {
+      EXPECT_FALSE(record);
+      continue;
+    }
+    ASSERT_TRUE(record) << record.error().full_message();
+    EXPECT_EQ(daemons_text(*record), one.daemons) << one.claim;
+    EXPECT_EQ(*parse_record(record_json(*record)), *record);
+  }
 }
 
 cdi::Spec base_spec() {
@@ -148,7 +225,7 @@ TEST(ClaimSpec, HasTheDevicesOfTheClaimOnly) {
       "team",
       "claim-1",
       {{"a", "node-1", "gpu-1", DeviceUuid("GPU-1")}, {"b", "node-1", "gpu-1", DeviceUuid("GPU-1"), true}}};
-  const auto spec = make_claim_spec(record, base_spec());
+  const auto spec = make_claim_spec(record, base_spec(), "/run/nvidia/mps");
   ASSERT_TRUE(spec) << spec.error().full_message();
   EXPECT_EQ(spec->kind, kClaimCdiKind);
   EXPECT_EQ(spec->version, "0.5.0");  // for a name that begins with a digit
@@ -164,9 +241,31 @@ TEST(ClaimSpec, HasTheDevicesOfTheClaimOnly) {
   EXPECT_TRUE(read.problems.empty());
 }
 
+TEST(ClaimSpec, ADeviceOfADaemonBringsItsPipes) {
+  const ClaimRecord record{
+      kUid,
+      "team",
+      "claim-1",
+      {{"a", "node-1", "gpu-0", DeviceUuid("GPU-0")}, {"b", "node-1", "gpu-1", DeviceUuid("GPU-1")}},
+      {{{DeviceUuid("GPU-1")}}}};
+  const auto spec = make_claim_spec(record, base_spec(), "/run/nvidia/mps");
+  ASSERT_TRUE(spec) << spec.error().full_message();
+  ASSERT_EQ(spec->devices.size(), 2u);
+  EXPECT_TRUE(spec->devices[0].edits.mounts.empty());
+  EXPECT_TRUE(spec->devices[0].edits.env.empty());
+  const auto& shared = spec->devices[1].edits;
+  EXPECT_EQ(shared.env, std::vector<std::string>{"CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps"});
+  std::map<std::string, std::string> mounts;
+  for (const auto& mount : shared.mounts) mounts[mount.container_path] = mount.host_path;
+  EXPECT_EQ(mounts, (std::map<std::string, std::string>{
+                        {"/dev/shm", "/run/nvidia/mps/shm"},
+                        {"/tmp/nvidia-mps", "/run/nvidia/mps/claims/" + std::string(kUid) + "/pipe"}}));
+  EXPECT_TRUE(cdi::read_spec(cdi::to_json(*spec), "spec").problems.empty());
+}
+
 TEST(ClaimSpec, WaitsForADeviceThatTheNodesDocumentLacks) {
   const ClaimRecord record{kUid, "team", "claim-1", {{"a", "node-1", "gpu-5", DeviceUuid("GPU-5")}}};
-  const auto spec = make_claim_spec(record, base_spec());
+  const auto spec = make_claim_spec(record, base_spec(), "/run/nvidia/mps");
   ASSERT_FALSE(spec);
   EXPECT_EQ(spec.error().code(), Code::kUnavailable);
   EXPECT_EQ(spec.error().full_message(),

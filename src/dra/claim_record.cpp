@@ -25,6 +25,7 @@ constexpr std::int64_t kRecordVersion = 1;
 constexpr std::string_view kSuffix = ".json";
 constexpr std::string_view kTemporaryMark = ".json.tmp.";  // of write_file_atomic
 constexpr mode_t kRecordMode = 0600;
+constexpr std::int64_t kWholePercentage = 100;
 
 Result<RecordedDevice> read_device(const JsonObject& object) {
   GPULET_TRY(object.reject_unknown_fields({"request", "pool", "device", "uuid", "adminAccess", "shareID"}));
@@ -39,6 +40,40 @@ Result<RecordedDevice> read_device(const JsonObject& object) {
   GPULET_TRY_ASSIGN(const auto share_id, object.optional_text("shareID"));
   device.share_id = share_id.value_or("");
   return device;
+}
+
+Result<RecordedDaemon> read_daemon(const JsonObject& object) {
+  GPULET_TRY(object.reject_unknown_fields({"devices", "threadPercentage", "limitsMiB"}));
+  RecordedDaemon daemon;
+  GPULET_TRY_ASSIGN(const auto devices, object.texts("devices", kMaxResults));
+  for (const auto& uuid : devices) daemon.devices.emplace_back(uuid);
+  if (devices.empty())
+    return fail(Code::kInvalidArgument, object.field_path("devices") + ": required, not set");
+  GPULET_TRY_ASSIGN(const auto percentage, object.optional_integer("threadPercentage"));
+  if (!percentage || *percentage < 1 || *percentage > kWholePercentage) {
+    return fail(Code::kInvalidArgument, object.field_path("threadPercentage") + ": expected 1 to 100");
+  }
+  daemon.thread_percentage = static_cast<unsigned>(*percentage);
+  GPULET_TRY_ASSIGN(const auto limits, object.optional_object("limitsMiB"));
+  if (!limits) return daemon;
+  for (const auto& item : limits->value().items()) {
+    if (!item.value().is_number_unsigned()) {
+      return fail(wrong_type(limits->field_path(item.key()), "a number of MiB", item.value()));
+    }
+    daemon.limits_mib[DeviceUuid(item.key())] = item.value().get<std::uint64_t>();
+  }
+  return daemon;
+}
+
+json daemons_json(const std::vector<RecordedDaemon>& daemons) {
+  json list = json::array();
+  for (const auto& daemon : daemons) {
+    json entry = {{"devices", json::array()}, {"threadPercentage", daemon.thread_percentage}};
+    for (const auto& uuid : daemon.devices) entry["devices"].push_back(uuid.str());
+    for (const auto& [uuid, limit] : daemon.limits_mib) entry["limitsMiB"][uuid.str()] = limit;
+    list.push_back(std::move(entry));
+  }
+  return list;
 }
 
 }  // namespace
@@ -59,6 +94,7 @@ std::string record_json(const ClaimRecord& record) {
     object["namespace"] = record.name_space;
     object["name"] = record.name;
   }
+  if (!record.daemons.empty()) object["mps"] = daemons_json(record.daemons);
   return object.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
@@ -70,7 +106,7 @@ Result<ClaimRecord> parse_record(std::string_view text) {
   const auto root = parse_json(text);
   if (root.is_discarded()) return fail(Code::kInvalidArgument, "not valid JSON");
   GPULET_TRY_ASSIGN(const JsonObject object, JsonObject::from_value(root, ""));
-  GPULET_TRY(object.reject_unknown_fields({"version", "uid", "namespace", "name", "devices"}));
+  GPULET_TRY(object.reject_unknown_fields({"version", "uid", "namespace", "name", "devices", "mps"}));
   GPULET_TRY_ASSIGN(const auto version, object.optional_integer("version"));
   if (version != kRecordVersion) {
     return fail(Code::kInvalidArgument,
@@ -90,6 +126,11 @@ Result<ClaimRecord> parse_record(std::string_view text) {
   for (const auto& entry : devices) {
     GPULET_TRY_ASSIGN(RecordedDevice device, read_device(entry));
     record.devices.push_back(std::move(device));
+  }
+  GPULET_TRY_ASSIGN(const auto daemons, object.objects("mps", kMaxResults));
+  for (const auto& entry : daemons) {
+    GPULET_TRY_ASSIGN(RecordedDaemon daemon, read_daemon(entry));
+    record.daemons.push_back(std::move(daemon));
   }
   return record;
 }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
@@ -30,10 +31,20 @@ struct RecordedDevice {
   friend bool operator==(const RecordedDevice&, const RecordedDevice&) = default;
 };
 
+// An MPS control daemon of the claim, and the devices that the claim's containers share through it. Its name
+// is mps::claim_daemon_name() of its index.
+struct RecordedDaemon {
+  std::vector<DeviceUuid> devices;  // in the daemon's order
+  unsigned thread_percentage = 100;
+  std::map<DeviceUuid, std::uint64_t> limits_mib = {};  // of each client's memory; no entry: none
+  friend bool operator==(const RecordedDaemon&, const RecordedDaemon&) = default;
+};
+
 struct ClaimRecord {
   std::string uid;
   std::string name_space, name;  // both empty where NVIDIA's driver prepared the claim and dropped them
   std::vector<RecordedDevice> devices;  // in the order of the claim's results
+  std::vector<RecordedDaemon> daemons = {};
   friend bool operator==(const ClaimRecord&, const ClaimRecord&) = default;
 };
 

@@ -164,6 +164,10 @@ class ManifestChecker {
     const auto config =
         parse_device_config(to_json(*parameters).dump(-1, ' ', false, kReplaceInvalid), gates_);
     if (!config) return add_config_problem(*parameters, field, config.error().full_message());
+    if (const auto* sharing = sharing_of(*config); sharing != nullptr) {
+      const auto checked = check_sharing(*sharing);
+      if (!checked) return add_config_problem(*parameters, field, checked.error().message());
+    }
     const auto reason = unsupported_reason(*config);
     if (reason.empty() || names_only_alternatives(entry)) return;
     add_problem(*member(*parameters, "kind"), field + ".kind",

@@ -33,6 +33,21 @@ std::string claim(const std::string& parameters, const std::string& driver = "gp
          driver + "\n          parameters: " + parameters + "\n";
 }
 
+TEST(ManifestCheck, RefusesSharingThatCannotBeApplied) {
+  const auto sharing = [](const std::string& text) {
+    return claim("{apiVersion: resource.nvidia.com/v1beta1, kind: GpuConfig, sharing: " + text + "}");
+  };
+  EXPECT_EQ(
+      problems(check(sharing("{strategy: MPS, mpsConfig: {defaultActiveThreadPercentage: 50}}"), kAllGates)),
+      "");
+  EXPECT_EQ(problems(check(sharing("{strategy: TimeSlicing}"), kAllGates)), "");
+  EXPECT_EQ(
+      problems(check(sharing("{strategy: TimeSlicing, timeSlicingConfig: {interval: Long}}"), kAllGates)),
+      "10:145 1 ResourceClaim team/one: "
+      "spec.devices.config[0].opaque.parameters.sharing.timeSlicingConfig.interval: expected Default, found "
+      "Long: NVML has no call that sets the time slice of a GPU\n");
+}
+
 TEST(ManifestCheck, FindsTheConfigsOfEveryKind) {
   const auto report = check(R"(# a comment only
 ---
@@ -78,7 +93,8 @@ TEST(ManifestCheck, ReadsConfigsAsTheAgentDoes) {
   const std::string config = "{apiVersion: resource.nvidia.com/v1beta1, kind: GpuConfig";
   EXPECT_EQ(problems(check(claim(config + "}"))), "");
   EXPECT_EQ(check(claim(config + "}")).configs, 1u);
-  const std::string time_slicing = ", sharing: {strategy: TimeSlicing, timeSlicingConfig: {interval: Long}}}";
+  const std::string time_slicing =
+      ", sharing: {strategy: TimeSlicing, timeSlicingConfig: {interval: Default}}}";
   EXPECT_EQ(problems(check(claim(config + time_slicing), kAllGates)), "");
   EXPECT_EQ(
       problems(check(claim(config + time_slicing))),

@@ -21,6 +21,7 @@ constexpr std::array<std::pair<TimeSliceInterval, std::string_view>, 4> kInterva
      {TimeSliceInterval::kLong, "Long"}}};
 
 constexpr std::string_view kTimeSlicingStrategy = "TimeSlicing", kMpsStrategy = "MPS";
+constexpr std::string_view kTimeSlicingGate = "TimeSlicingSettings", kMpsGate = "MPSSupport";
 constexpr std::size_t kMaxDeviceLimits = kMaxResults;
 constexpr Bytes kLeastPinnedMemory = mebibytes(1);
 constexpr std::int64_t kMaxPercentage = 100;
@@ -119,12 +120,12 @@ Result<Sharing> read_sharing(const JsonObject& config, bool for_mig, const Featu
   }
   GPULET_TRY_ASSIGN(const std::string strategy, sharing->required_text("strategy"));
   if (strategy == kTimeSlicingStrategy) {
-    GPULET_TRY(require_gate(*sharing, strategy, "TimeSlicingSettings", gates.time_slicing_settings));
+    GPULET_TRY(require_gate(*sharing, strategy, kTimeSlicingGate, gates.time_slicing_settings));
     GPULET_TRY(reject_other_strategy(*sharing, "mpsConfig", strategy));
     return read_time_slicing(*sharing);
   }
   if (strategy == kMpsStrategy) {
-    GPULET_TRY(require_gate(*sharing, strategy, "MPSSupport", gates.mps_support));
+    GPULET_TRY(require_gate(*sharing, strategy, kMpsGate, gates.mps_support));
     GPULET_TRY(reject_other_strategy(*sharing, "timeSlicingConfig", strategy));
     return read_mps(*sharing);
   }
@@ -216,15 +217,15 @@ Result<std::vector<ParsedEntry>> parse_entries(const ResourceClaim& claim, const
   return parsed;
 }
 
-Result<DeviceConfig> resolve_config(const AllocationResult& result, DeviceType type,
-                                    const std::vector<ParsedEntry>& parsed, const FeatureGates& gates) {
+Result<ResolvedConfig> resolve_config(const AllocationResult& result, DeviceType type,
+                                      const std::vector<ParsedEntry>& parsed, const FeatureGates& gates) {
   for (auto it = parsed.rbegin(); it != parsed.rend(); ++it) {
     const auto& requests = it->entry->requests;
     const bool named = std::ranges::any_of(requests, [&](const std::string& request) {
       return request == result.request || request == result.main_request();
     });
     if (!named && !requests.empty()) continue;
-    if (is_for_type(it->config, type)) return it->config;
+    if (is_for_type(it->config, type)) return ResolvedConfig{it->config, it->entry};
     const std::string reason(unsupported_reason(it->config));
     const bool has_alternatives = result.request != result.main_request();
     if (!named && (reason.empty() || has_alternatives)) continue;
@@ -234,11 +235,35 @@ Result<DeviceConfig> resolve_config(const AllocationResult& result, DeviceType t
                                             " of the request \"" + result.request + "\"" +
                                             (reason.empty() ? "" : ": " + reason));
   }
-  if (type == DeviceType::kMig) return MigDeviceConfig{default_sharing(gates)};
-  return GpuConfig{default_sharing(gates)};
+  if (type == DeviceType::kMig) return ResolvedConfig{MigDeviceConfig{default_sharing(gates)}};
+  return ResolvedConfig{GpuConfig{default_sharing(gates)}};
 }
 
 }  // namespace
+
+Result<FeatureGates> parse_feature_gates(std::string_view text) {
+  FeatureGates gates;
+  for (const auto& part : text::split(text, ',')) {
+    const auto gate = text::trim(part);
+    if (gate.empty()) continue;
+    const auto equals = gate.find('=');
+    const std::string name(gate.substr(0, equals));
+    const std::string value(equals == std::string_view::npos ? "" : gate.substr(equals + 1));
+    bool* const on = name == kMpsGate           ? &gates.mps_support
+                     : name == kTimeSlicingGate ? &gates.time_slicing_settings
+                                                : nullptr;
+    if (on == nullptr) {
+      return fail(Code::kInvalidArgument,
+                  "unknown feature gate \"" + name + "\", expected MPSSupport or TimeSlicingSettings");
+    }
+    if (value != "true" && value != "false") {
+      return fail(Code::kInvalidArgument,
+                  "feature gate " + name + ": expected true or false, found \"" + value + "\"");
+    }
+    *on = value == "true";
+  }
+  return gates;
+}
 
 std::string_view enum_name(TimeSliceInterval interval) {
   return kIntervals[static_cast<std::size_t>(interval)].second;
@@ -252,6 +277,27 @@ std::string_view kind_name(const DeviceConfig& config) {
   if (std::holds_alternative<VfioDeviceConfig>(config)) return "VfioDeviceConfig";
   return std::get<ComputeDomainConfig>(config).daemon ? "ComputeDomainDaemonConfig"
                                                       : "ComputeDomainChannelConfig";
+}
+
+const Sharing* sharing_of(const DeviceConfig& config) {
+  if (const auto* gpu = std::get_if<GpuConfig>(&config)) return &gpu->sharing;
+  const auto* mig = std::get_if<MigDeviceConfig>(&config);
+  return mig == nullptr ? nullptr : &mig->sharing;
+}
+
+Status check_sharing(const Sharing& sharing) {
+  const auto* slicing = std::get_if<TimeSlicing>(&sharing);
+  if (slicing != nullptr && slicing->interval != TimeSliceInterval::kDefault) {
+    return fail(Code::kUnsupported, "sharing.timeSlicingConfig.interval: expected Default, found " +
+                                        std::string(enum_name(slicing->interval)) +
+                                        ": NVML has no call that sets the time slice of a GPU");
+  }
+  const auto* mps = std::get_if<MpsSettings>(&sharing);
+  if (mps != nullptr && mps->active_thread_percentage == 0u) {
+    return fail(Code::kUnsupported,
+                "sharing.mpsConfig.defaultActiveThreadPercentage: expected 1 to 100, found 0");
+  }
+  return {};
 }
 
 std::string_view unsupported_reason(const DeviceConfig& config) {
@@ -280,13 +326,13 @@ Result<DeviceConfig> parse_device_config(std::string_view json, const FeatureGat
   return read_kind(config, kind, gates);
 }
 
-Result<std::vector<DeviceConfig>> resolve_configs(const ResourceClaim& claim,
-                                                  std::span<const DeviceType> types,
-                                                  const FeatureGates& gates) {
+Result<std::vector<ResolvedConfig>> resolve_configs(const ResourceClaim& claim,
+                                                    std::span<const DeviceType> types,
+                                                    const FeatureGates& gates) {
   GPULET_TRY_ASSIGN(const auto parsed, parse_entries(claim, gates));
-  std::vector<DeviceConfig> resolved;
+  std::vector<ResolvedConfig> resolved;
   for (std::size_t i = 0; i < claim.results.size() && i < types.size(); ++i) {
-    GPULET_TRY_ASSIGN(DeviceConfig config, resolve_config(claim.results[i], types[i], parsed, gates));
+    GPULET_TRY_ASSIGN(ResolvedConfig config, resolve_config(claim.results[i], types[i], parsed, gates));
     resolved.push_back(std::move(config));
   }
   return resolved;

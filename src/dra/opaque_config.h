@@ -28,6 +28,10 @@ struct FeatureGates {
   bool mps_support = false;
 };
 
+// "MPSSupport=true,TimeSlicingSettings=false", as NVIDIA's --feature-gates; one that is not named is off.
+// Errors: kInvalidArgument for another gate or value. Pure.
+Result<FeatureGates> parse_feature_gates(std::string_view text);
+
 enum class TimeSliceInterval { kDefault, kShort, kMedium, kLong };
 std::string_view enum_name(TimeSliceInterval interval);  // "Default"
 
@@ -69,6 +73,8 @@ struct ComputeDomainConfig {
 };
 using DeviceConfig = std::variant<GpuConfig, MigDeviceConfig, VfioDeviceConfig, ComputeDomainConfig>;
 std::string_view kind_name(const DeviceConfig& config);  // "GpuConfig"
+// Of a GpuConfig or MigDeviceConfig; nullptr of the others.
+const Sharing* sharing_of(const DeviceConfig& config);
 // Why no device of gpulet takes a config of this kind; empty for GpuConfig and MigDeviceConfig.
 std::string_view unsupported_reason(const DeviceConfig& config);
 
@@ -79,18 +85,27 @@ std::string_view unsupported_reason(const DeviceConfig& config);
 // strategy whose gate is off. Pure.
 Result<DeviceConfig> parse_device_config(std::string_view json, const FeatureGates& gates);
 
+// Whether the settings can be applied. Errors: kUnsupported for a time-slice interval other than Default,
+// which only the driver's own nvidia-smi can set, and for a thread percentage of 0, with which no client
+// runs. Pure.
+Status check_sharing(const Sharing& sharing);
+
 enum class DeviceType { kGpu, kMig };
 std::string_view enum_name(DeviceType type);  // "gpu", the device's attribute `type`
 
+struct ResolvedConfig {
+  DeviceConfig config;
+  const ConfigEntry* entry = nullptr;  // of the claim; nullptr: the default
+};
 // The config that applies to each result; `types` are those of the results' devices, in the same order.
 // Of the configs that name the result's request, or no request, the last one applies; those of the claim
 // come after those of its classes, and those after the defaults. A config without requests is passed over
 // where it is for another type, unless no device takes its kind and the request has no alternatives
 // (firstAvailable). Errors: kInvalidArgument for a config that does not parse, is not opaque, or is for a
 // device of another type (with device, type and request).
-Result<std::vector<DeviceConfig>> resolve_configs(const ResourceClaim& claim,
-                                                  std::span<const DeviceType> types,
-                                                  const FeatureGates& gates);
+Result<std::vector<ResolvedConfig>> resolve_configs(const ResourceClaim& claim,
+                                                    std::span<const DeviceType> types,
+                                                    const FeatureGates& gates);
 
 // The limit of each device of an MPS daemon by UUID, those of devices without a limit left out. `devices`:
 // UUIDs in the claim's order. Errors: kInvalidArgument for a key that is neither one of them nor an index.

@@ -139,6 +139,30 @@ TEST(OpaqueConfig, SaysWhatIsWrong) {
   EXPECT_FALSE(parse_device_config(std::string(kMaxParameterBytes + 1, ' '), kAll));
 }
 
+TEST(FeatureGatesText, IsReadAsNvidias) {
+  const auto text_of = [](const char* text) {
+    const auto gates = parse_feature_gates(text);
+    if (!gates) return gates.error().message();
+    return std::string(gates->mps_support ? "mps " : "") + (gates->time_slicing_settings ? "slices" : "");
+  };
+  EXPECT_EQ(text_of(""), "");
+  EXPECT_EQ(text_of("MPSSupport=true"), "mps ");
+  EXPECT_EQ(text_of("MPSSupport=true, TimeSlicingSettings=true,"), "mps slices");
+  EXPECT_EQ(text_of("MPSSupport=true,MPSSupport=false"), "");
+  EXPECT_EQ(text_of("MPSSupport"), "feature gate MPSSupport: expected true or false, found \"\"");
+  EXPECT_EQ(text_of("DynamicMIG=true"),
+            "unknown feature gate \"DynamicMIG\", expected MPSSupport or TimeSlicingSettings");
+}
+
+TEST(CheckSharing, RefusesWhatCannotBeApplied) {
+  EXPECT_TRUE(check_sharing(std::monostate{}));
+  EXPECT_TRUE(check_sharing(TimeSlicing{}));
+  EXPECT_TRUE(check_sharing(MpsSettings{}));
+  EXPECT_TRUE(check_sharing(MpsSettings{1, {}, {}, false}));
+  EXPECT_FALSE(check_sharing(TimeSlicing{TimeSliceInterval::kShort}));
+  EXPECT_FALSE(check_sharing(MpsSettings{0, {}, {}, false}));
+}
+
 json slicing_config(const char* interval, const char* kind = "GpuConfig") {
   return gpu_config({{"strategy", "TimeSlicing"}, {"timeSlicingConfig", {{"interval", interval}}}}, kind);
 }
@@ -147,7 +171,7 @@ std::string resolved(const json& claim, std::vector<DeviceType> types) {
   const auto configs = resolve_configs(parsed(claim), types, kAll);
   if (!configs) return configs.error().full_message();
   std::string text;
-  for (const auto& config : *configs) {
+  for (const auto& [config, entry] : *configs) {
     if (!text.empty()) text += ' ';
     const auto* gpu = std::get_if<GpuConfig>(&config);
     const auto* slicing = gpu == nullptr ? nullptr : std::get_if<TimeSlicing>(&gpu->sharing);

@@ -357,7 +357,9 @@ void Daemon::clean_up() {
 void Daemon::on_stopped() {
   ::unlink(started_file(options_.root, spec_.name).c_str());
   std::error_code ignored;
-  std::filesystem::remove_all(log_directory(options_.root, spec_.name), ignored);
+  std::filesystem::remove_all(is_claim_daemon(spec_.name) ? options_.root + "/" + spec_.name
+                                                          : log_directory(options_.root, spec_.name),
+                              ignored);
   state_ = State::kIdle;
   if (const auto done = std::move(stopped_)) done();
 }

@@ -61,8 +61,8 @@ class Daemon {
   // Existing clients keep their limits. Precondition: serves_same_devices(spec(), spec).
   void update_spec(DaemonSpec spec);
   // Stops the daemon, with SIGKILL after the grace period, restores the compute mode, removes
-  // .started and the log, then calls `done`, which may destroy this object. No health is reported
-  // any more. Call it once, at any time.
+  // .started and the log (all of a claim's), then calls `done`, which may destroy this object. No health is
+  // reported any more. Call it once, at any time.
   void stop_daemon(std::function<void()> done);
 
  private:

@@ -142,8 +142,8 @@ void DaemonManager::stop_daemon(const std::string& name) {
   await_stop(std::move(daemon));
 }
 
-// Directories are "<domain>/<resource>", with MIG devices below. Directories that containers can
-// write to are not searched.
+// Directories are "<domain>/<resource>", with MIG devices below, and "claims/<uid>". Directories that
+// containers can write to are not searched.
 void DaemonManager::stop_former_daemons() {
   constexpr int kResource = 1;
   constexpr int kDeepest = 3;
@@ -195,14 +195,28 @@ DaemonHealths DaemonManager::daemon_healths() const {
   return healths;
 }
 
+std::string DaemonManager::find_holder(const DeviceUuid& device) const {
+  const auto serves = [&](const Daemon& daemon) {
+    return find_daemon_of({&daemon.spec(), 1}, device) != nullptr;
+  };
+  for (const auto& daemon : stopping_) {
+    if (serves(*daemon)) return daemon->spec().name;
+  }
+  for (const auto& [name, daemon] : daemons_) {
+    if (serves(*daemon)) return name;
+  }
+  return {};
+}
+
 void DaemonManager::on_daemon_health(const std::string& name, const inventory::Health& health) {
   update_ready_file();
   health_callback_(name, health);
 }
 
-// NVIDIA's probes and plugin look for this file: all daemons run, even if there are none.
+// NVIDIA's probes and plugin look for this file: all daemons of resources run, even if there are none.
 void DaemonManager::update_ready_file() {
   const bool ready = !stopped_ && std::ranges::all_of(desired_, [&](const DaemonSpec& spec) {
+    if (is_claim_daemon(spec.name)) return true;
     const auto found = daemons_.find(spec.name);
     return found != daemons_.end() && found->second->daemon_health().healthy;
   });
@@ -220,7 +234,7 @@ void DaemonManager::update_ready_file() {
 Result<std::vector<std::string>> remove_leftovers(const std::string& root) {
   GPULET_TRY(unmount_shm(root));
   std::vector<std::string> removed;
-  for (const auto& path : {shm_directory(root), ready_file(root), root + "/nvidia.com"}) {
+  for (const auto& path : {shm_directory(root), ready_file(root), root + "/nvidia.com", root + "/claims"}) {
     std::error_code error;
     // libstdc++ removes by descriptors, so it does not follow a directory that becomes a link
     // meanwhile.

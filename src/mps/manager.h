@@ -63,6 +63,8 @@ class DaemonManager {
   std::optional<inventory::Health> daemon_health(const std::string& name) const;
   // Of all in specs(), by name.
   DaemonHealths daemon_healths() const;
+  // The name of a daemon that runs or still stops with this device; empty if there is none.
+  std::string find_holder(const DeviceUuid& device) const;
 
  private:
   void reconcile_daemons();

@@ -152,6 +152,47 @@ TEST(MpsManager, AdoptsAndStopsADaemonInANestedDirectory) {
   EXPECT_EQ(m.node.modes()[0], 0u);
 }
 
+TEST(MpsManager, EndsTheDaemonOfAClaimWithItsDirectory) {
+  ManagedNode m;
+  const auto name = claim_daemon_name("uid-1", 0);
+  const auto spec = m.node.make_spec(1, name);
+  const auto gpu = spec.devices[0].uuid;
+  EXPECT_EQ(m.manager->find_holder(gpu), "");
+  m.manager->apply_specs({spec});
+  EXPECT_EQ(m.manager->find_holder(gpu), name);
+  EXPECT_EQ(m.manager->find_holder(DeviceUuid("GPU-other")), "");
+  ASSERT_TRUE(m.healthy(name));
+  EXPECT_TRUE(std::filesystem::exists(m.node.pipes(name)));
+
+  m.manager->apply_specs({});
+  EXPECT_EQ(m.manager->find_holder(gpu), name);  // until it has stopped
+  ASSERT_TRUE(m.node.wait_until([&] { return m.manager->find_holder(gpu).empty(); }));
+  EXPECT_FALSE(std::filesystem::exists(m.node.options.root + "/" + name));
+  EXPECT_EQ(m.node.modes()[0], 0u);
+}
+
+TEST(MpsManager, AdoptsOrStopsTheDaemonsOfClaims) {
+  const auto kept = claim_daemon_name("uid-1", 0), gone = claim_daemon_name("uid-1", 1);
+  ManagedNode m;
+  m.manager->apply_specs({m.node.make_spec(1, kept), m.node.make_spec(1, gone, 1)});
+  ASSERT_TRUE(m.healthy(kept));
+  ASSERT_TRUE(m.healthy(gone));
+  const auto pid = m.node.pid(kept);
+  m.manager = m.make_manager();
+  m.manager->apply_specs({m.node.make_spec(1, kept)});
+  ASSERT_TRUE(m.healthy(kept));
+  EXPECT_EQ(m.node.pid(kept), pid);
+  EXPECT_TRUE(m.node.wait_until([&] { return m.node.modes()[1] == 0; }));
+  EXPECT_TRUE(m.stop_manager());
+}
+
+TEST(MpsManager, IsReadyWithoutTheDaemonsOfClaims) {
+  ManagedNode m;
+  m.manager->apply_specs({m.node.make_spec(1, claim_daemon_name("uid-1", 0))});
+  EXPECT_TRUE(m.is_ready());
+  EXPECT_TRUE(m.stop_manager());
+}
+
 TEST(MpsComputeMode, NvidiaSmiSetsIt) {
   TestMpsNode node;
   node.root.install_program("nvidia-smi", GPULET_SIM_SMI);

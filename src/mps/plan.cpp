@@ -11,6 +11,8 @@ namespace {
 using partition::Device;
 using partition::Resource;
 
+constexpr std::string_view kClaimDaemons = "claims/";
+
 // "<uuid>" of "<uuid>::<n>".
 DeviceUuid uuid_of(const DeviceId& id) { return DeviceUuid(id.str().substr(0, id.str().find("::"))); }
 
@@ -137,6 +139,29 @@ std::map<std::string, std::string> client_environment(const DaemonSpec& spec, st
   if (most_threads != 0) environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = std::to_string(most_threads);
   if (!memory.empty()) environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = text::join(memory, ",");
   return environment;
+}
+
+std::string claim_daemon_name(const std::string& uid, std::size_t number) {
+  return std::string(kClaimDaemons) + uid + (number == 0 ? "" : "-" + std::to_string(number));
+}
+
+bool is_claim_daemon(std::string_view name) { return name.starts_with(kClaimDaemons); }
+
+std::vector<DaemonSpec> without_held_devices(std::vector<DaemonSpec> specs,
+                                             std::span<const DaemonSpec> held) {
+  std::erase_if(specs, [&](const DaemonSpec& spec) {
+    return std::ranges::any_of(spec.devices, [&](const SharedDevice& device) {
+      return find_daemon_of(held, device.uuid) != nullptr;
+    });
+  });
+  return specs;
+}
+
+const DaemonSpec* find_daemon_of(std::span<const DaemonSpec> specs, const DeviceUuid& device) {
+  const auto found = std::ranges::find_if(specs, [&](const DaemonSpec& spec) {
+    return std::ranges::find(spec.devices, device, &SharedDevice::uuid) != spec.devices.end();
+  });
+  return found == specs.end() ? nullptr : &*found;
 }
 
 std::string pipe_directory(const std::string& root, const std::string& name) {

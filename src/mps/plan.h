@@ -36,7 +36,7 @@ struct MemoryLimit {
 };
 
 struct DaemonSpec {
-  std::string name;  // its directory below the MPS root: "nvidia.com/gpu"
+  std::string name;  // its directory below the MPS root: "nvidia.com/gpu", or claim_daemon_name()
   std::vector<ResourceName> resources;
   std::vector<SharedDevice> devices;  // by GPU
   // CUDA_VISIBLE_DEVICES: UUIDs in the order of `devices`. Empty, and not set, if the daemon serves
@@ -65,6 +65,16 @@ const DaemonSpec* find_daemon_spec(std::span<const DaemonSpec> specs, const Reso
 // daemon's own limits.
 std::map<std::string, std::string> client_environment(const DaemonSpec& spec,
                                                       std::span<const partition::Device> held);
+
+// The daemon `number` of a claim: "claims/<uid>", "claims/<uid>-1". Its directory goes with it: no other
+// claim has the name.
+std::string claim_daemon_name(const std::string& uid, std::size_t number);
+bool is_claim_daemon(std::string_view name);
+
+// Those of `specs` that have no device of one in `held`.
+std::vector<DaemonSpec> without_held_devices(std::vector<DaemonSpec> specs, std::span<const DaemonSpec> held);
+// The first of `specs` that serves the device; nullptr if none does.
+const DaemonSpec* find_daemon_of(std::span<const DaemonSpec> specs, const DeviceUuid& device);
 
 // Paths below an MPS root.
 std::string pipe_directory(const std::string& root, const std::string& name);

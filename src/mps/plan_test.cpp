@@ -150,6 +150,25 @@ TEST(MpsPlan, NumbersSharesAsTheContainerSeesThem) {
   EXPECT_EQ(environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], "50");
 }
 
+TEST(MpsPlan, GivesNoDeviceTwoDaemons) {
+  const auto spec = [](const std::string& name, const std::vector<std::string>& devices) {
+    DaemonSpec made;
+    made.name = name;
+    for (const auto& uuid : devices) made.devices.push_back({DeviceUuid(uuid), 0, false, {}});
+    return made;
+  };
+  const std::vector<DaemonSpec> held = {spec(claim_daemon_name("uid", 1), {"GPU-1", "GPU-2"})};
+  const auto left =
+      without_held_devices({spec("nvidia.com/a", {"GPU-0", "GPU-1"}), spec("nvidia.com/b", {"GPU-3"})}, held);
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_EQ(left[0].name, "nvidia.com/b");
+  EXPECT_EQ(find_daemon_of(held, DeviceUuid("GPU-2")), &held[0]);
+  EXPECT_EQ(find_daemon_of(held, DeviceUuid("GPU-3")), nullptr);
+  EXPECT_EQ(held[0].name, "claims/uid-1");
+  EXPECT_TRUE(is_claim_daemon(held[0].name));
+  EXPECT_FALSE(is_claim_daemon("nvidia.com/claims"));
+}
+
 TEST(MpsPlan, PlansADaemonForEachMigDevice) {
   auto snapshot = two_gpu_node(1);
   snapshot.gpus[0].mig_enabled = true;

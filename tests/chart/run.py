@@ -515,12 +515,15 @@ def check_every_setting_is_taken():
 def check_mps():
     config = "version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
     rule = "version: v1\ngpulet: {partition: [{devices: all, mps: {replicas: 4}}]}\n"
-    for text in (config, rule):
+    claims = "version: v1\ngpulet: {dra: {featureGates: {MPSSupport: true}}}\n"
+    for text in (config, rule, claims):
         rendered = Rendered({"config": {"map": {"default": text}}})
         assert rendered.agent()["securityContext"]["privileged"] and rendered.pod()["hostPID"]
         expect(rendered.mounts()["mps-root"], ("/run/nvidia/mps", "/run/nvidia/mps"))
         expect(rendered.env()["MPS_ROOT"], "/run/nvidia/mps")
         assert rendered.pod("gpulet-cleanup")["hostPID"], "the daemons are to be found when they are to end"
+    assert "mps-root" in Rendered({"gpulet": {"dra": {"featureGates": {"MPSSupport": True}}}}).mounts()
+    assert "mps-root" not in Rendered({"gpulet": {"dra": {"featureGates": {"TimeSlicingSettings": True}}}}).mounts()
     assert "mps-root" not in Rendered().mounts() and "hostPID" not in Rendered().pod("gpulet-cleanup")
 
 

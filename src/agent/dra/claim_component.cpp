@@ -13,6 +13,7 @@
 #include "agent/observe/node_metrics.h"
 #include "agent/resources/cdi_controller.h"
 #include "agent/resources/device_nodes.h"
+#include "agent/resources/mps_controller.h"
 #include "base/dns_name.h"
 #include "base/log.h"
 #include "dra/claim_controller.h"
@@ -61,6 +62,30 @@ class ApiClaimSource final : public dra::ClaimSource {
   Loop& loop_;
   std::unique_ptr<k8s::ParallelReader> reader_;
   Lifetime lifetime_;
+};
+
+// Of the node's MpsController. Daemons are started from the first begin_daemons() on: the plan of resources
+// comes first.
+class NodeClaimDaemons final : public dra::ClaimDaemons {
+ public:
+  NodeClaimDaemons(Node& node, MpsController& mps) : node_(node), mps_(mps) {}
+
+  void begin_daemons() {
+    has_begun_ = true;
+    mps_.apply_claim_daemons(node_.config);
+  }
+  void set_daemons(std::vector<mps::DaemonSpec> daemons) override {
+    mps_.set_claim_daemons(std::move(daemons));
+    if (has_begun_) mps_.apply_claim_daemons(node_.config);
+  }
+  Status check_daemon(const std::string& name) const override { return mps_.check_claim_daemon(name); }
+  std::string find_holder(const DeviceUuid& device) const override { return mps_.find_holder(device); }
+  std::string mps_root() const override { return node_.config.flags.mps_root; }
+
+ private:
+  Node& node_;
+  MpsController& mps_;
+  bool has_begun_ = false;
 };
 
 // What is read from the disk for the devices of one snapshot.
@@ -125,12 +150,12 @@ metrics::ClaimStats claim_stats(const dra::ClaimController& controller, const st
 // an update of the agent does not withdraw the node's GPUs.
 class ClaimServer {
  public:
-  static Result<std::unique_ptr<ClaimServer>> serve_claims(Node& node) {
+  static Result<std::unique_ptr<ClaimServer>> serve_claims(Node& node, MpsController& mps) {
     const auto& settings = node.config.gpulet;
-    auto server = std::make_unique<ClaimServer>(node);
+    auto server = std::make_unique<ClaimServer>(node, mps);
     GPULET_TRY_ASSIGN(server->controller_,
                       dra::ClaimController::start_controller(
-                          node.loop, *server->source_,
+                          node.loop, *server->source_, server->daemons_,
                           {.pool_name = node.client_config->node_name,
                            .record_directory = settings.dra.record_dir,
                            .cdi_directory = settings.cdi.spec_dir,
@@ -152,9 +177,10 @@ class ClaimServer {
     return server;
   }
 
-  explicit ClaimServer(Node& node)
+  ClaimServer(Node& node, MpsController& mps)
       : node_(node),
         relay_(std::make_shared<LoopRelay>(node.loop)),
+        daemons_(node, mps),
         source_(std::make_unique<ApiClaimSource>(node.loop, *node.client_config)),
         publisher_(dra::SlicePublisher::start_publisher(
             node.loop, *node.client_config,
@@ -174,6 +200,7 @@ class ClaimServer {
     if (!status || !status->snapshot) return;
     is_driver_open_ = status->driver_answers;
     snapshot_ = status->snapshot;
+    daemons_.begin_daemons();
     std::string key = spec_inputs_key(*snapshot_, node_.config);
     if (std::exchange(facts_key_, key) != key) read_facts();
     if (!facts_) return;
@@ -294,8 +321,12 @@ class ClaimServer {
   void offer_devices() {
     if (!controller_) return;
     if (!is_driver_open_ || !pool_ || !facts_ || !facts_->base) return controller_->set_devices(nullptr);
-    controller_->set_devices(std::make_shared<const dra::NodeDevices>(
-        dra::NodeDevices{*pool_, *facts_->base, dra::shown_uuids(publisher_->shown_slices())}));
+    const auto& settings = node_.config.gpulet.dra;
+    controller_->set_devices(std::make_shared<const dra::NodeDevices>(dra::NodeDevices{
+        *pool_,
+        *facts_->base,
+        dra::shown_uuids(publisher_->shown_slices()),
+        {.time_slicing_settings = settings.time_slicing_settings, .mps_support = settings.mps_support}}));
   }
 
   // To the kubelet, where it differs from what was sent last.
@@ -335,6 +366,7 @@ class ClaimServer {
 
   Node& node_;
   std::shared_ptr<LoopRelay> relay_;
+  NodeClaimDaemons daemons_;
   std::unique_ptr<dra::ClaimSource> source_;
   std::unique_ptr<dra::ClaimController> controller_;
   std::unique_ptr<dra::SlicePublisher> publisher_;
@@ -356,11 +388,12 @@ class ClaimServer {
 
 class ClaimComponent final : public Component {
  public:
-  explicit ClaimComponent(Node& node) : node_(node) {}
+  ClaimComponent(Node& node, MpsController& mps) : node_(node), mps_(mps) {}
 
   void start() override { begin_serving(); }
   void apply_config() override {
     begin_serving();
+    update_devices();
     if (node_.is_config_pending || node_.config.gpulet.dra.enabled == node_.serves_claims()) return;
     log::warning("gpulet.dra.enabled has changed: it takes effect when the agent starts again");
   }
@@ -386,17 +419,20 @@ class ClaimComponent final : public Component {
     if (!node_.client_config || node_.client_config->node_name.empty()) {
       return log::error("gpulet.dra.enabled needs a cluster and the node's name (NODE_NAME)");
     }
-    auto server = ClaimServer::serve_claims(node_);
+    auto server = ClaimServer::serve_claims(node_, mps_);
     if (!server) return log::error("claims are not served", server.error());
     server_ = std::move(*server);
   }
 
   Node& node_;
+  MpsController& mps_;
   std::unique_ptr<ClaimServer> server_;
 };
 
 }  // namespace
 
-std::unique_ptr<Component> make_claim_component(Node& node) { return std::make_unique<ClaimComponent>(node); }
+std::unique_ptr<Component> make_claim_component(Node& node, MpsController& mps) {
+  return std::make_unique<ClaimComponent>(node, mps);
+}
 
 }  // namespace gpulet::agent

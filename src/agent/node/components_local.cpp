@@ -332,7 +332,7 @@ void MpsComponent::add_counts(NodeCounts& counts) const {
 // stopped in order, for which the manifest's grace period has time.
 void MpsComponent::stop(std::function<void()> done) {
   if (::getpid() != 1 && !node_.is_in_pod()) return done();
-  controller_.stop_daemons(std::move(done));
+  controller_.end_daemons(std::move(done));
 }
 
 CdiComponent::CdiComponent(Node& node)

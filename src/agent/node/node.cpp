@@ -61,7 +61,7 @@ ConfigReloader& assemble_node(Node& node) {
   list.add(make_operator_component(node));
   list.add(make_release_component(node));
   list.add(make_mig_component(node));
-  list.add(make_claim_component(node));
+  list.add(make_claim_component(node, mps.controller()));
   auto& remediation = list.emplace<RemediationComponent>(node);
   list.add(make_rejected_pods_component(node));
   list.add(make_startup_taint_component(node));

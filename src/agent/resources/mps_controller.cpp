@@ -9,6 +9,8 @@
 namespace gpulet::agent {
 namespace {
 
+constexpr const char* kPaused = "its MPS control daemon is stopped: the driver is released";
+
 bool is_directory(const char* path) {
   struct stat status{};
   return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
@@ -20,47 +22,115 @@ MpsController::MpsController(Loop& loop, Reporter& reporter, std::function<NvmlD
                              std::function<void()> changed)
     : loop_(loop), reporter_(reporter), driver_(std::move(driver)), changed_(std::move(changed)) {}
 
-std::map<std::string, inventory::Health> MpsController::apply_daemons(
-    const std::vector<mps::DaemonSpec>& specs, const config::Config& config) {
+MpsController::Settings MpsController::settings_of(const config::Config& config) {
+  return {.root = is_directory(kMpsMount) ? kMpsMount : config.flags.mps_root,
+          .driver_root = config.flags.container_driver_root,
+          .host_root = config.flags.mps_root,
+          .is_ours = config.gpulet.mps.manage};
+}
+
+MpsController::Healths MpsController::apply_daemons(const std::vector<mps::DaemonSpec>& specs,
+                                                    const config::Config& config) {
+  resource_specs_ = specs;
   if (paused_) {
-    std::map<std::string, inventory::Health> stopped;
-    for (const auto& spec : specs)
-      stopped[spec.name] = {false, "its MPS control daemon is stopped: the driver is released"};
+    Healths stopped;
+    for (const auto& spec : specs) stopped[spec.name] = {false, kPaused};
     return stopped;
   }
-  const std::string root = is_directory(kMpsMount) ? kMpsMount : config.flags.mps_root;
-  const auto& driver_root = config.flags.container_driver_root;
-  const auto& host_root = config.flags.mps_root;
-  const bool moved = root != root_ || driver_root != driver_root_ || host_root != host_root_;
-  const bool ours = config.gpulet.mps.manage;
-  if (manager_ && (!ours || moved)) give_up_daemons();
-  if (external_ && (ours || moved || specs.empty())) {
-    external_.reset();
-    daemon_health_.clear();
-  }
-  root_ = root;
-  driver_root_ = driver_root;
-  host_root_ = host_root;
-  if (!ours) {
-    if (specs.empty()) return {};
+  apply_settings(config);
+  if (settings_.is_ours) {
+    run_daemons();
+  } else if (!specs.empty()) {
     if (!external_)
       external_ = std::make_unique<mps::ExternalDaemons>(
           loop_, daemon_options(), [this](const std::string& name, const inventory::Health& health) {
             on_daemon_health(name, health);
           });
     external_->apply_specs(specs);
-    return external_->daemon_healths();
   }
+  return resource_healths();
+}
+
+void MpsController::apply_claim_daemons(const config::Config& config) {
+  if (paused_) return;
+  apply_settings(config);
+  if (settings_.is_ours) run_daemons();
+}
+
+// Ends what ran by other settings.
+void MpsController::apply_settings(const config::Config& config) {
+  auto settings = settings_of(config);
+  const bool ours = settings.is_ours;
+  const bool moved = settings.root != settings_.root || settings.driver_root != settings_.driver_root ||
+                     settings.host_root != settings_.host_root;
+  if (manager_ && (!ours || moved)) give_up_daemons();
+  if (external_ && (ours || moved || resource_specs_.empty())) {
+    external_.reset();
+    daemon_health_.clear();
+  }
+  settings_ = std::move(settings);
+  is_applied_ = true;
+}
+
+void MpsController::run_daemons() {
+  if (ended_) return;
+  auto specs = mps::without_held_devices(resource_specs_, claim_specs_);
+  // Containers of claims need the host's path.
+  if (!settings_.host_root.empty()) specs.insert(specs.end(), claim_specs_.begin(), claim_specs_.end());
+  const auto& root = settings_.root;
   // Without daemons there is something to do only if a previous agent left its shared memory.
-  if (!manager_ && specs.empty() && !mps::shm_is_mounted(root)) return {};
+  if (!manager_ && specs.empty() && !mps::shm_is_mounted(root)) return;
   if (!manager_) manager_ = make_manager();
+  std::erase_if(daemon_health_, [&](const auto& known) {
+    return mps::is_claim_daemon(known.first) &&
+           std::ranges::find(claim_specs_, known.first, &mps::DaemonSpec::name) == claim_specs_.end();
+  });
   specs.empty() ? unmount_shared_memory(root) : mount_shared_memory(root);
-  manager_->apply_specs(specs);
-  return manager_->daemon_healths();
+  manager_->apply_specs(std::move(specs));
+}
+
+// Of the daemons of resources.
+MpsController::Healths MpsController::resource_healths() const {
+  if (external_) return external_->daemon_healths();
+  Healths healths;
+  if (!manager_) return healths;
+  for (const auto& spec : resource_specs_) {
+    const auto health = manager_->daemon_health(spec.name);
+    healths[spec.name] = health.value_or(
+        inventory::Health{false, "a claim shares one of its devices by its own MPS control daemon"});
+  }
+  return healths;
+}
+
+Status MpsController::check_claim_daemon(const std::string& name) const {
+  if (paused_) return fail(Code::kUnavailable, kPaused);
+  if (!is_applied_) return fail(Code::kUnavailable, "its MPS control daemon is not started yet");
+  if (!settings_.is_ours) {
+    return fail(Code::kUnsupported,
+                "gpulet.mps.manage is false: no MPS control daemon is started for the claim");
+  }
+  if (settings_.host_root.empty()) {
+    return fail(Code::kUnsupported,
+                "flags.mpsRoot is not set: the claim's MPS control daemon has no directory");
+  }
+  const auto health = manager_ ? manager_->daemon_health(name) : std::nullopt;
+  if (!health) return fail(Code::kUnavailable, "its MPS control daemon is not started yet");
+  if (!health->healthy) return fail(Code::kUnavailable, health->reason);
+  return {};
+}
+
+std::string MpsController::find_holder(const DeviceUuid& device) const {
+  auto holder = manager_ ? manager_->find_holder(device) : std::string();
+  for (const auto& stopping : stopping_) {
+    if (holder.empty()) holder = stopping->find_holder(device);
+  }
+  if (!holder.empty()) return holder;
+  const auto* planned = mps::find_daemon_of(resource_specs_, device);
+  return planned == nullptr ? std::string() : planned->name;
 }
 
 mps::DaemonOptions MpsController::daemon_options() const {
-  return {.root = root_, .driver_root = driver_root_, .host_root = host_root_};
+  return {.root = settings_.root, .driver_root = settings_.driver_root, .host_root = settings_.host_root};
 }
 
 std::unique_ptr<mps::DaemonManager> MpsController::make_manager() {
@@ -95,14 +165,12 @@ void MpsController::give_up_daemons() {
     });
   });
   daemon_health_.clear();
-  unmount_shared_memory(root_);
+  unmount_shared_memory(settings_.root);
 }
 
 std::string MpsController::problem() const {
   if (paused_) return {};
-  const auto healths = manager_    ? manager_->daemon_healths()
-                       : external_ ? external_->daemon_healths()
-                                   : mps::DaemonHealths();
+  const auto healths = resource_healths();
   const auto* const unserved = mps::find_unserved_daemon(healths);
   return unserved ? unserved->first + ": " + unserved->second.reason : std::string();
 }
@@ -130,9 +198,14 @@ void MpsController::pause_daemons(const std::vector<ContainerDevices>& container
 void MpsController::stop_daemons(std::function<void()> done) {
   if (!manager_) return done();
   manager_->stop_all([this, done = std::move(done)] {
-    unmount_shared_memory(root_);
+    unmount_shared_memory(settings_.root);
     done();
   });
+}
+
+void MpsController::end_daemons(std::function<void()> done) {
+  ended_ = true;
+  stop_daemons(std::move(done));
 }
 
 void MpsController::mount_shared_memory(const std::string& root) {
@@ -154,10 +227,10 @@ void MpsController::on_daemon_health(const std::string& name, const inventory::H
   const auto before = daemon_health_.find(name);
   if (before != daemon_health_.end() && before->second == health) return;
   const bool was_healthy = before == daemon_health_.end() || before->second.healthy;
-  if (health.healthy) {
+  if (health.healthy && !mps::is_claim_daemon(name)) {
     reporter_.report_event(Reporter::Severity::kNormal, "MpsDaemonReady",
                            name + ": its MPS control daemon is ready");
-  } else if (was_healthy && before != daemon_health_.end()) {
+  } else if (!health.healthy && was_healthy && before != daemon_health_.end()) {
     reporter_.report_event(Reporter::Severity::kWarning, "MpsDaemonUnhealthy", name + ": " + health.reason);
   }
   daemon_health_[name] = health;

@@ -1,5 +1,6 @@
-// The node's MPS control daemons: the plan decides which there are, and gets their health. The agent runs
-// them, or asks those that another program runs (gpulet.mps.manage: false). Loop's thread only.
+// The node's MPS control daemons: those of resources, which the plan decides and whose health it gets, and
+// those of claims (dra/claim_controller.h). The agent runs them, or asks those of resources that another
+// program runs (gpulet.mps.manage: false). Loop's thread only.
 #pragma once
 
 #include <functional>
@@ -27,10 +28,19 @@ class MpsController {
   MpsController(Loop& loop, Reporter& reporter, std::function<NvmlDriver*()> driver,
                 std::function<void()> changed);
 
-  // Starts and stops daemons as `specs` says, or asks those of another program if the config leaves them to
-  // one. Returns the health of each by name.
+  // Starts and stops daemons of resources as `specs` says, or asks those of another program if the config
+  // leaves them to one. Returns the health of each by name. One of a device that a claim's daemon has is not
+  // started.
   std::map<std::string, inventory::Health> apply_daemons(const std::vector<mps::DaemonSpec>& specs,
                                                          const config::Config& config);
+
+  // The daemons of claims from now on: started and stopped by the next apply_daemons() or
+  // apply_claim_daemons(), so that the first of them knows all that an earlier agent has left.
+  void set_claim_daemons(std::vector<mps::DaemonSpec> specs) { claim_specs_ = std::move(specs); }
+  void apply_claim_daemons(const config::Config& config);
+  // As dra::ClaimDaemons.
+  Status check_claim_daemon(const std::string& name) const;
+  std::string find_holder(const DeviceUuid& device) const;
 
   // Why no daemon serves although some are wanted, one line; empty while one serves: a single one may wait
   // for a faulty GPU.
@@ -43,8 +53,21 @@ class MpsController {
 
   // Stops all and restores compute modes, then calls `done` from the loop; at once if there are none.
   void stop_daemons(std::function<void()> done);
+  // The same before the process ends: none is started again.
+  void end_daemons(std::function<void()> done);
 
  private:
+  using Healths = std::map<std::string, inventory::Health>;
+  // What the config says about the daemons.
+  struct Settings {
+    std::string root, driver_root, host_root;
+    bool is_ours = true;
+    friend bool operator==(const Settings&, const Settings&) = default;
+  };
+  static Settings settings_of(const config::Config& config);
+  void apply_settings(const config::Config& config);
+  void run_daemons();
+  Healths resource_healths() const;
   mps::DaemonOptions daemon_options() const;
   std::unique_ptr<mps::DaemonManager> make_manager();
   // Stops the daemons that the agent runs, without waiting.
@@ -59,7 +82,10 @@ class MpsController {
   std::function<NvmlDriver*()> driver_;
   std::function<void()> changed_;
   bool paused_ = false;
-  std::string root_, driver_root_, host_root_;
+  bool ended_ = false;
+  bool is_applied_ = false;
+  Settings settings_;  // as last applied
+  std::vector<mps::DaemonSpec> resource_specs_, claim_specs_;
   std::unique_ptr<mps::DaemonManager> manager_;                // null if another program runs them
   std::unique_ptr<mps::ExternalDaemons> external_;             // null if the agent does, or there are none
   std::vector<std::unique_ptr<mps::DaemonManager>> stopping_;  // of previous roots

@@ -149,11 +149,12 @@ CommandOutput driver_output(DriverVerb verb, const DriverOptions& options, WallT
 
 struct DraCheckOptions {
   std::string file;
+  std::string feature_gates{};  // as dra::parse_feature_gates()
   OutputOptions output{};
 };
 
 // Standard error has one line for each problem, "FILE:LINE:COLUMN: document 1, ResourceClaim team/a: FIELD:
-// what is wrong". Exit code: 0; 1 for a problem, and for a file that cannot be read.
+// what is wrong". Exit code: 0; 1 for a problem, for a file that cannot be read, and for invalid gates.
 CommandOutput dra_check_output(const DraCheckOptions& options);
 
 // `gpulet config`: checks a config file, and prints the effective settings with their sources.

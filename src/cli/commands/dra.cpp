@@ -21,10 +21,12 @@ struct CheckedFile {
   std::vector<std::string> errors;  // one line each
 };
 
-CheckedFile check_file(const std::string& file) {
+CheckedFile check_file(const std::string& file, const std::string& feature_gates) {
   const auto check = [&]() -> Result<dra::ManifestReport> {
+    const auto gates = dra::parse_feature_gates(feature_gates);
+    if (!gates) return fail(gates.error().code(), gates.error().message(), "--feature-gates");
     GPULET_TRY_ASSIGN(const auto text, read_file(file, config::yaml::kMaxTextBytes));
-    return dra::check_manifests(text, file, dra::kDriverName, {});
+    return dra::check_manifests(text, file, dra::kDriverName, *gates);
   };
   auto report = check();
   if (!report) return {{}, {report.error().full_message()}};
@@ -48,7 +50,7 @@ std::string manifest_json(const std::string& file, const CheckedFile& checked) {
 }  // namespace
 
 CommandOutput dra_check_output(const DraCheckOptions& options) {
-  const auto checked = check_file(options.file);
+  const auto checked = check_file(options.file, options.feature_gates);
   const bool valid = checked.errors.empty();
   const auto counts_line = [&](const TableStyle&) {
     if (!valid) return std::string();
@@ -82,6 +84,8 @@ void add_dra(CLI::App& app, Run& run) {
        .examples = "  gpulet dra check claims.yaml"});
   const auto options = std::make_shared<DraCheckOptions>();
   check.add_option("FILE", options->file, "file of manifests")->required();
+  check.add_option("--feature-gates", options->feature_gates,
+                   "gates of gpulet.dra.featureGates: MPSSupport=true,TimeSlicingSettings=true");
   add_output_options(check, options->output);
   check.callback([options, &run] { run = [options] { return print_output(dra_check_output(*options)); }; });
 }

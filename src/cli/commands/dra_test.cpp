@@ -49,12 +49,23 @@ TEST_F(DraCommand, ShowsWhereAMistakeIs) {
                                    "spec.devices.config[0].opaque.parameters.shared: "),
             0u)
       << output.err;
-  const auto document = dra_check_output({path, "json"});
+  const auto document = dra_check_output({path, {}, {"json"}});
   EXPECT_EQ(document.exit_code, 1);
   EXPECT_EQ(document.err, "");
   const auto json = nlohmann::json::parse(document.out);
   EXPECT_FALSE(json["valid"].get<bool>());
   EXPECT_EQ(json["errors"].size(), 1u);
+}
+
+TEST_F(DraCommand, ChecksSharingByTheFeatureGates) {
+  const auto path = write_claim("GpuConfig\n            sharing: {strategy: MPS}\n");
+  const auto off = dra_check_output({path});
+  EXPECT_EQ(off.exit_code, 1);
+  EXPECT_NE(off.err.find("needs the feature gate MPSSupport, which is off"), std::string::npos) << off.err;
+  EXPECT_EQ(dra_check_output({path, "MPSSupport=true"}).exit_code, 0);
+  const auto unknown = dra_check_output({path, "Other=true"});
+  EXPECT_EQ(unknown.exit_code, 1);
+  EXPECT_EQ(unknown.err.find("--feature-gates: unknown feature gate \"Other\""), 0u) << unknown.err;
 }
 
 TEST_F(DraCommand, NamesAFileThatCannotBeRead) {

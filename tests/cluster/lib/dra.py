@@ -1,6 +1,7 @@
 """GPUs by claims of Dynamic Resource Allocation: the agent as the driver gpu.nvidia.com, with the real scheduler and kubelet."""
 import json
 import os
+import pathlib
 import re
 import subprocess
 import time
@@ -12,6 +13,7 @@ from lib.examples import CLAIM_EXAMPLES, submit
 from lib.kube import until
 from lib.kubectl import kubectl, manifest
 from lib.node import DRIVER_ROOT, GPULET, GPULET_SIM
+from lib.partition import COMPUTE_MODE_DEFAULT, COMPUTE_MODE_EXCLUSIVE_PROCESS
 
 API = "/apis/resource.k8s.io/v1"
 CLAIMS = f"{API}/namespaces/default/resourceclaims"
@@ -19,13 +21,14 @@ TEMPLATES = f"{API}/namespaces/default/resourceclaimtemplates"
 GPU_NODES = "/apis/gpulet.io/v1alpha1/gpunodes"
 CLASSES = {"gpu.nvidia.com": "gpu", "mig.nvidia.com": "mig"}
 HEALTH_TIMEOUT_S = 35  # the kubelet's, and a little more
-CONFIG = "version: v1\nflags: {{migStrategy: mixed}}\ngpulet: {{health: {{livenessInterval: 1s, unhealthyPollInterval: 200ms, recoveryActionDelay: 500ms, recoveryHold: 1s}}, cdi: {{hookDir: {hooks}}}}}\n"
+CONFIG = "version: v1\nflags: {{migStrategy: mixed, mpsRoot: {mps}}}\ngpulet: {{health: {{livenessInterval: 1s, unhealthyPollInterval: 200ms, recoveryActionDelay: 500ms, recoveryHold: 1s}}, cdi: {{hookDir: {hooks}}}, dra: {{featureGates: {{MPSSupport: true}}}}}}\n"
 
 
 class DraChecks:
     def __init__(self, checks):
         self.checks, self.kube, self.node = checks, checks.kube, checks.n1
         self.seen = set()
+        self.mps_root = self.node.state / self.node.name / "mps"
 
     def run(self):
         return [
@@ -33,6 +36,7 @@ class DraChecks:
             ("dra/one-gpu.yaml: a Pod with a claim sees only its GPU", self.one_gpu),
             ("dra/linked-gpus.yaml: a pair that is whole, while another is broken", self.linked_gpus),
             ("dra/shared-claim.yaml: two Pods share a claim", self.shared),
+            ("dra/shared-mps.yaml: two Pods share a GPU by MPS", self.shared_by_mps),
             ("dra/prioritized.yaml takes the first alternative that there is", self.prioritized),
             ("dra/mig-device.yaml: a MIG device of a layout", self.static_mig),
             ("dra/extended-resource.yaml: an unchanged Pod gets its GPU by a claim", self.extended_resource),
@@ -54,7 +58,7 @@ class DraChecks:
         return {device["name"]: device for item in self.shown() for device in item["spec"].get("devices", [])}
 
     def start(self):
-        self.node.write_config(CONFIG.format(hooks=self.node.state / "hook"))
+        self.node.write_config(CONFIG.format(hooks=self.node.state / "hook", mps=self.mps_root))
         self.node.start_agent(arguments=["--config-file", self.node.config, "--dra"],
                               env={"GPULET_DRA_RECORD_DIR": str(self.node.state / "claims")})
 
@@ -156,6 +160,28 @@ class DraChecks:
         until("the Pod is gone", lambda: pods[0] not in self.kube.pods())
         assert list((self.node.state / "claims").glob("*.json"))
         self.end_pods("shared-gpu")
+
+    def shared_by_mps(self):
+        pods = self.create("shared-mps")
+        [device] = self.held()["shared-mps"]
+        uuid = self.uuid(device)
+        [record] = (self.node.state / "claims").glob("*.json")
+        daemon = self.mps_root / "claims" / record.stem
+        assert (daemon / ".started").exists(), list(self.mps_root.rglob("*"))
+        environments = self.node.environments()
+        for name in pods:
+            self.checks.cdi.assert_sees(name, [uuid])
+            pid, environment = environments[name]
+            assert environment["CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/nvidia-mps", environment
+            assert pathlib.Path("/proc", str(pid), "root/tmp/nvidia-mps/control").exists(), name
+        assert self.node.nvml("gpus")[uuid]["compute_mode"] == COMPUTE_MODE_EXCLUSIVE_PROCESS
+        # The other Pod keeps it.
+        self.kube.delete_pod(pods[0])
+        until("the Pod is gone", lambda: pods[0] not in self.kube.pods())
+        assert (daemon / ".started").exists()
+        self.end_pods("shared-mps")
+        until("the daemon has ended", lambda: not daemon.exists(), 20)
+        assert self.node.nvml("gpus")[uuid]["compute_mode"] == COMPUTE_MODE_DEFAULT
 
     def prioritized(self):
         [pod] = self.create("prioritized")

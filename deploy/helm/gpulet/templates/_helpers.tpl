@@ -132,6 +132,7 @@ ConfigMap is looked up, which `helm template` cannot do; its content is then unk
 {{- $found := false -}}
 {{- range $key, $config := include "gpulet.configs" . | fromJson -}}
 {{- if dig "mps" false ($config.sharing | default dict) }}{{ $found = true }}{{ end -}}
+{{- if eq (toString (dig "dra" "featureGates" "MPSSupport" false ($config.gpulet | default dict))) "true" }}{{ $found = true }}{{ end -}}
 {{- range dig "partition" (list) ($config.gpulet | default dict) -}}
 {{- if or (hasKey . "mps") (eq (toString (get . "sharing")) "mps") }}{{ $found = true }}{{ end -}}
 {{- end -}}

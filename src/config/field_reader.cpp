@@ -97,10 +97,11 @@ bool is_hexadecimal_uuid(std::string_view text) {
   return true;
 }
 
-std::optional<unsigned> read_replicas(const Node& node, const std::string& field, Problems& problems) {
+std::optional<unsigned> read_replicas(const Node& node, const std::string& field, Problems& problems,
+                                      unsigned least) {
   const auto count =
       node.kind == NodeKind::kScalar && node.plain ? parse_whole_number(node.scalar) : std::nullopt;
-  if (count && *count >= 2 && *count <= kMaxReplicas) return static_cast<unsigned>(*count);
+  if (count && *count >= least && *count <= kMaxReplicas) return static_cast<unsigned>(*count);
   const bool number =
       count || (node.kind == NodeKind::kScalar && node.plain && text::starts_with(node.scalar, "-"));
   problems.add_error(
@@ -108,7 +109,7 @@ std::optional<unsigned> read_replicas(const Node& node, const std::string& field
       !number ? expected_but_found("a whole number", node)
       : count && *count > kMaxReplicas
           ? "number of replicas must be <= " + std::to_string(kMaxReplicas) + "; found " + node.scalar
-          : "number of replicas must be >= 2; found " + node.scalar);
+          : "number of replicas must be >= " + std::to_string(least) + "; found " + node.scalar);
   return std::nullopt;
 }
 

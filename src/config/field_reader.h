@@ -82,7 +82,8 @@ std::optional<std::string> read_text(const yaml::Node& node, const std::string& 
 std::optional<bool> read_bool(const yaml::Node& node, const std::string& field, Problems& problems);
 std::optional<ResourceName> read_name(const yaml::Node& node, const std::string& field, Problems& problems);
 // At least 2 and at most kMaxReplicas.
-std::optional<unsigned> read_replicas(const yaml::Node& node, const std::string& field, Problems& problems);
+std::optional<unsigned> read_replicas(const yaml::Node& node, const std::string& field, Problems& problems,
+                                      unsigned least = 2);
 
 // "0f1e2d3c-…": 8-4-4-4-12 hexadecimal digits.
 bool is_hexadecimal_uuid(std::string_view text);

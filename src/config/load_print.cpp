@@ -126,6 +126,7 @@ Member mode_member(const Mps& mps) {
   add_name(node, mps.name);
   if (mps.shares.empty()) {
     node.add("replicas", number_node(mps.replicas));
+    node.add("memoryLimit", bool_node(mps.memory_limit));
   } else {
     auto& shares = node.add("shares", YamlNode::list());
     for (const auto& share : mps.shares) {

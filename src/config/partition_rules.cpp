@@ -104,10 +104,7 @@ const std::vector<std::string> kModes = {"whole", "timeSlicing", "mps", "mig", "
 class RuleReader {
  public:
   RuleReader(const Node& node, const std::string& path, Problems& problems)
-      : node_(node),
-        fields_(node, path, known_keys(), problems),
-        path_(path),
-        problems_(problems) {}
+      : node_(node), fields_(node, path, known_keys(), problems), path_(path), problems_(problems) {}
 
   PartitionRule read_rule() {
     PartitionRule rule;
@@ -203,8 +200,8 @@ class RuleReader {
   }
 
   void read_mps(const Node& node, const std::string& field, PartitionRule& rule) {
-    const MappingReader fields(node, field, {"name", "replicas", "shares", "failRequestsGreaterThanOne"},
-                               problems_);
+    const MappingReader fields(
+        node, field, {"name", "replicas", "memoryLimit", "shares", "failRequestsGreaterThanOne"}, problems_);
     Mps mps;
     mps.name = name_in(fields);
     const auto* replicas = fields["replicas"];
@@ -215,9 +212,13 @@ class RuleReader {
                               : "expected one of replicas and shares");
     } else if (shares) {
       read_shares(*shares, fields.field_path("shares"), mps);
-    } else if (const auto count = read_replicas(*replicas, fields.field_path("replicas"), problems_)) {
+    } else if (const auto count = read_replicas(*replicas, fields.field_path("replicas"), problems_, 1)) {
       mps.replicas = *count;
       check_clients(*replicas, fields.field_path("replicas"), *count);
+    }
+    if (const auto* value = fields["memoryLimit"]) {
+      if (shares) add_rule_error(*value, fields.field_path("memoryLimit"), "shares have their own memory");
+      mps.memory_limit = read_bool(*value, fields.field_path("memoryLimit"), problems_).value_or(true);
     }
     if (const auto* value = fields["failRequestsGreaterThanOne"]) {
       mps.fail_requests_greater_than_one =

@@ -33,7 +33,7 @@ struct DeviceCount {
 // "3", "0-3", "GPU-…" or "0000:1b:00.0": GPUs by the driver's index, or one by UUID or PCI address.
 struct GpuRef {
   unsigned first = 0, last = 0;
-  DeviceUuid uuid;                                 // if set, only this GPU
+  DeviceUuid uuid;                                // if set, only this GPU
   std::optional<inventory::PciAddress> pci = {};  // if set, only this GPU
   bool is_range() const { return uuid.empty() && !pci; }
   std::string ref_text() const {
@@ -79,12 +79,14 @@ struct NamedMpsShare {
   friend bool operator==(const NamedMpsShare&, const NamedMpsShare&) = default;
 };
 
-// Has `replicas` (equal shares; memory and threads are divided as by NVIDIA) or `shares`. Shares of one size
-// form one resource, <base>.shared unless `name` is set. Shares of several sizes form one resource each: the
-// share's own name, or `name` (default <base>.mps) with "-<memory>", and "-<threads>" if it differs.
+// Has `replicas` (equal shares; memory and threads are divided as by NVIDIA, memory only with `memory_limit`)
+// or `shares`. Shares of one size form one resource, <base>.shared unless `name` is set. Shares of several
+// sizes form one resource each: the share's own name, or `name` (default <base>.mps) with "-<memory>", and
+// "-<threads>" if it differs.
 struct Mps {
   std::optional<ResourceName> name;
   unsigned replicas = 0;
+  bool memory_limit = true;  // of `replicas`
   std::vector<NamedMpsShare> shares;
   bool fail_requests_greater_than_one = true;
   friend bool operator==(const Mps&, const Mps&) = default;

@@ -144,10 +144,19 @@ TEST(Partition, ReplicasAndShares) {
         only_error_of(rules("- timeSlicing: {replicas: " + std::string(count) + "}")),
         "x.yaml:3:29: gpulet.partition[0].timeSlicing.replicas: number of replicas must be >= 2; found " +
             std::string(count));
+  }
+  for (const auto* count : {"0", "-3"}) {
     EXPECT_EQ(only_error_of(rules("- mps: {replicas: " + std::string(count) + "}")),
-              "x.yaml:3:21: gpulet.partition[0].mps.replicas: number of replicas must be >= 2; found " +
+              "x.yaml:3:21: gpulet.partition[0].mps.replicas: number of replicas must be >= 1; found " +
                   std::string(count));
   }
+  const auto one = good(rules("- mps: {replicas: 1, memoryLimit: false}"));
+  ASSERT_EQ(one.size(), 1u);
+  EXPECT_EQ(std::get<Mps>(one[0].mode).replicas, 1u);
+  EXPECT_FALSE(std::get<Mps>(one[0].mode).memory_limit);
+  EXPECT_TRUE(std::get<Mps>(good(rules("- mps: {replicas: 2}"))[0].mode).memory_limit);
+  EXPECT_EQ(only_error_of(rules("- mps: {shares: [60], memoryLimit: false}")),
+            "x.yaml:3:38: gpulet.partition[0].mps.memoryLimit: shares have their own memory");
   EXPECT_EQ(only_error_of(rules("- mps: {replicas: 49}")),
             "x.yaml:3:21: gpulet.partition[0].mps.replicas: MPS serves at most 48 clients on a GPU, not 49");
   EXPECT_EQ(only_error_of(rules("- mps: {shares: [60, 50]}")),

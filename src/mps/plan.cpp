@@ -51,12 +51,14 @@ void set_limits(DaemonSpec& spec, const Group& group) {
     const auto& shared = spec.devices[i];
     std::uint64_t shares = 0;
     unsigned most_memory = 0;
+    bool is_limited = true;
     for (const Device* device : group.devices) {
       if (uuid_of(device->id) != shared.uuid) continue;
       ++shares;
+      is_limited = is_limited && device->has_memory_limit;
       if (device->share) most_memory = std::max(most_memory, device->share->memory);
     }
-    if (shared.memory.value == 0) continue;
+    if (shared.memory.value == 0 || !is_limited) continue;
     const auto ordinal = spec.visible_devices.empty() ? shared.gpu : static_cast<unsigned>(i);
     spec.memory_limits.push_back({ordinal, most_memory != 0 ? part_of(shared.memory, most_memory)
                                                             : (shared.memory.value / shares) >> 20});

@@ -43,7 +43,8 @@ struct DaemonSpec {
   // all GPUs of the node and they are of one model, like NVIDIA's daemon, which sees them all. A
   // server does not start if it sees a GPU in MIG mode.
   std::vector<DeviceUuid> visible_devices;
-  std::vector<MemoryLimit> memory_limits;  // by device; none for a device of unknown memory
+  std::vector<MemoryLimit>
+      memory_limits;  // by device; none for one of unknown memory, or without a limit by its rule
   unsigned thread_percentage = 100;
   friend bool operator==(const DaemonSpec&, const DaemonSpec&) = default;
 };

@@ -106,6 +106,20 @@ TEST(MpsPlan, SetsNoMemoryLimitForUnknownMemory) {
   EXPECT_EQ(specs[0].memory_limits, (std::vector<MemoryLimit>{{1, 40779}}));
 }
 
+TEST(MpsPlan, SetsNoMemoryLimitWhereTheRuleHasNone) {
+  auto resource = mps("nvidia.com/gpu", {0, 1}, 2);
+  for (auto& device : resource.devices) device.has_memory_limit = device.gpu != 1;
+  const auto specs = plan_daemons({resource}, two_gpu_node(2));
+  EXPECT_EQ(specs[0].memory_limits, (std::vector<MemoryLimit>{{0, 40779}}));
+  EXPECT_EQ(specs[0].thread_percentage, 50u);
+}
+
+TEST(MpsPlan, OneShareHasAllOfItsGpu) {
+  const auto specs = plan_daemons({mps("nvidia.com/gpu.shared", {0}, 1)}, two_gpu_node(1));
+  EXPECT_EQ(specs[0].memory_limits, (std::vector<MemoryLimit>{{0, 81559}}));
+  EXPECT_EQ(specs[0].thread_percentage, 100u);
+}
+
 TEST(MpsPlan, PlansOneDaemonForUnequalSharesWithTheirOwnLimits) {
   auto large = mps("nvidia.com/gpu.mps-60", {}, 0);
   auto small = mps("nvidia.com/gpu.mps-40-30", {}, 0);

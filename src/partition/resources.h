@@ -22,6 +22,7 @@ struct Device {
   std::optional<unsigned> replica;  // n of "<uuid>::<n>"
   // The share's limits if MPS shares differ by rule; absent: the daemon's default limits.
   std::optional<config::MpsShare> share;
+  bool has_memory_limit = true;  // of MPS
   std::optional<int> numa_node;
   inventory::Health health;
 

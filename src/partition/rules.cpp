@@ -253,6 +253,7 @@ class RulePlanner {
       made.mps_daemon = daemon->str();
       made.devices.push_back(make_replica(whole, n));
       if (share) made.devices.back().share = share->size;
+      made.devices.back().has_memory_limit = mps.memory_limit;
       made.replicas = static_cast<unsigned>(made.devices.size());
     }
   }

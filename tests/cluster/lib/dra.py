@@ -21,7 +21,7 @@ TEMPLATES = f"{API}/namespaces/default/resourceclaimtemplates"
 GPU_NODES = "/apis/gpulet.io/v1alpha1/gpunodes"
 CLASSES = {"gpu.nvidia.com": "gpu", "mig.nvidia.com": "mig"}
 HEALTH_TIMEOUT_S = 35  # the kubelet's, and a little more
-CONFIG = "version: v1\nflags: {{migStrategy: mixed, mpsRoot: {mps}}}\ngpulet: {{health: {{livenessInterval: 1s, unhealthyPollInterval: 200ms, recoveryActionDelay: 500ms, recoveryHold: 1s}}, cdi: {{hookDir: {hooks}}}, dra: {{featureGates: {{MPSSupport: true}}}}}}\n"
+CONFIG = "version: v1\nflags: {{migStrategy: mixed, mpsRoot: {mps}, plugin: {{deviceListStrategy: cdi-cri}}}}\ngpulet: {{health: {{livenessInterval: 1s, unhealthyPollInterval: 200ms, recoveryActionDelay: 500ms, recoveryHold: 1s}}, cdi: {{hookDir: {hooks}}}, dra: {{featureGates: {{MPSSupport: true}}}}, partition: [{rules}]}}\n"
 
 
 class DraChecks:
@@ -47,6 +47,7 @@ class DraChecks:
             ("a fault taints exactly its GPU, and the taint goes", self.fault),
             ("a Pod shows the health of the GPU that it holds", self.pod_health),
             ("the metrics count and time the claims", self.metrics),
+            ("GPUs move to the device plugin and back while Pods hold them", self.moved_live),
             ("no slice and no record are left", self.end),
         ]
 
@@ -57,8 +58,11 @@ class DraChecks:
     def devices(self):
         return {device["name"]: device for item in self.shown() for device in item["spec"].get("devices", [])}
 
+    def write_config(self, rules=""):
+        self.node.write_config(CONFIG.format(hooks=self.node.state / "hook", mps=self.mps_root, rules=rules))
+
     def start(self):
-        self.node.write_config(CONFIG.format(hooks=self.node.state / "hook", mps=self.mps_root))
+        self.write_config()
         self.node.start_agent(arguments=["--config-file", self.node.config, "--dra"],
                               env={"GPULET_DRA_RECORD_DIR": str(self.node.state / "claims")})
 
@@ -330,6 +334,36 @@ class DraChecks:
         series = re.compile(rf'^DCGM_FI_DEV_FB_USED{{[^}}]*UUID="{self.uuid(device)}"[^}}]*pod="one"', re.M)
         until("the GPU's metrics name its Pod", lambda: series.search(self.node.metrics()), 20)
         self.end_pods()
+
+    def moved_live(self):
+        """Four GPUs of eight to the device plugin, one of them held by a claim; and back, one of them held by a Pod."""
+        self.pod("claims", resourceClaimTemplateName="one-gpu")
+        [[held]] = self.held().values()
+        claimed = self.uuid(held)
+        of_moved = {claimed, *sorted(set(self.node.gpus) - {claimed})[:3]}
+        moved = sorted(self.node.gpus[uuid]["index"] for uuid in of_moved)
+        uuids = lambda: {device["attributes"]["uuid"]["string"] for device in self.devices().values()}
+        allocatable = lambda: self.kube.allocatable(self.node.name, "nvidia.com/gpu")
+        started = time.monotonic()
+        self.write_config(f"{{devices: [{', '.join(map(str, moved))}], whole: {{}}, offer: devicePlugin}}")
+        until("the GPUs are in no slice", lambda: not uuids() & (of_moved - {claimed}), 10, 0.01)
+        until("the device plugin offers all but the one that a claim holds", lambda: allocatable() == 3, 40)
+        print(f"   offered by the device plugin after {time.monotonic() - started:.1f} s", flush=True)
+        assert uuids() - {claimed} == set(self.node.gpus) - of_moved, uuids()
+        self.kube.create_pod(cdi_pod("plugin", 1, self.node.name))
+        self.checks.wait_running("plugin")
+        nodes = {node for line in self.checks.cdi.words("plugin", "node") for node in line}
+        [visible] = [uuid for uuid, gpu in self.node.gpus.items() if f"/dev/nvidia{gpu['minor']}" in nodes]
+        assert visible in of_moved - {claimed}, (visible, nodes)
+        self.kube.delete_pod("claims")
+        until("the GPU of the ended claim has moved too", lambda: allocatable() == 4, 40)
+        started = time.monotonic()
+        self.write_config()
+        until("all but the GPU of the Pod are back in the slice", lambda: uuids() == set(self.node.gpus) - {visible}, 60)
+        print(f"   offered by claims after {time.monotonic() - started:.1f} s", flush=True)
+        assert allocatable() == 0
+        self.end_pods()
+        until("the last GPU is back", lambda: uuids() == set(self.node.gpus), 60)
 
     def end(self):
         for item in self.kube.get(TEMPLATES)["items"]:

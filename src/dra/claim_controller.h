@@ -47,6 +47,7 @@ struct NodeDevices {
   DevicePool pool;
   cdi::Spec base;                                  // the node's CDI document, with devices by UUID
   std::map<std::string, std::string> shown_uuids;  // as in PreparationInput
+  std::map<DeviceUuid, std::string> withheld = {};  // likewise
 };
 
 struct ClaimSettings {

@@ -209,8 +209,14 @@ class MovingNode {
   void run(int steps) {
     change_rules();
     for (int i = 0; i < steps; ++i) {
-      step(*rc::gen::inRange(0, 12));
-      now_ += std::chrono::milliseconds(*rc::gen::inRange(0, 4000));
+      // Rules change about as often as a move takes; Pods come all the time.
+      step(*rc::gen::weightedElement<int>(
+          {{8, 1}, {3, 2}, {3, 3}, {2, 4}, {2, 5}, {8, 6}, {8, 7}, {5, 8}, {8, 9}, {8, 10}, {5, 11}}));
+      now_ += std::chrono::milliseconds(*rc::gen::inRange(0, 300));
+      if (now_ >= next_rules_) {
+        change_rules();
+        next_rules_ = now_ + std::chrono::seconds(*rc::gen::inRange(1, 40));
+      }
       check();
     }
     // Nothing holds anything any more.
@@ -242,8 +248,6 @@ class MovingNode {
 
   void step(int what) {
     switch (what) {
-      case 0:
-        return change_rules();
       case 1:
         return allocate_to_pod();
       case 2:
@@ -370,6 +374,10 @@ class MovingNode {
       RC_ASSERT(!(slices_.contains(one.uuid) && offered_.back().second.contains(one.uuid)));
       RC_ASSERT(!(slices_.contains(one.uuid) && in_kubelet_.contains(one.uuid)));
       RC_ASSERT(!(records_.contains(one.uuid) && is_held_by_pod(one.uuid)));
+      // Nothing of the other side is left where a side offers it.
+      RC_ASSERT(!(stage(one.uuid) == kClaims && is_held_by_pod(one.uuid)));
+      RC_ASSERT(!(stage(one.uuid) == kClaims && in_kubelet_.contains(one.uuid)));
+      RC_ASSERT(!(stage(one.uuid) == kDevicePlugin && records_.contains(one.uuid)));
     }
   }
 
@@ -377,6 +385,7 @@ class MovingNode {
   config::Config config_ = test::with(config::MigStrategy::kNone);
   OfferSwitch switch_;
   Time now_ = at(0s);
+  Time next_rules_ = now_;
   bool is_served_ = false;
   std::vector<std::pair<Time, Gpus>> offered_;  // by the device plugin, since when
   Gpus in_kubelet_;
@@ -387,7 +396,7 @@ class MovingNode {
   std::optional<PluginReading> reading_;
 };
 
-RC_GTEST_PROP(OfferProperties, NoGpuIsOfferedOrHeldByBothSidesAndEachArrives, ()) { MovingNode().run(300); }
+RC_GTEST_PROP(OfferProperties, NoGpuIsOfferedOrHeldByBothSidesAndEachArrives, ()) { MovingNode().run(600); }
 
 }  // namespace
 }  // namespace gpulet::partition

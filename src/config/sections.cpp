@@ -421,8 +421,9 @@ void check_partition(const Config& config, const std::string& sharing_origin, Pr
   }
   for (const auto& rule : rules) {
     if (rule.offer == OfferSide::kClaims && !config.gpulet.dra.enabled) {
-      problems.add_error(rule.position,
-                         "gpulet.partition: offer is claims while gpulet.dra.enabled is false; expected true");
+      problems.add_error(
+          rule.position,
+          "gpulet.partition: offer is claims while gpulet.dra.enabled is false; expected true");
     }
   }
   ResourceNameCheck names(config, problems);

@@ -259,9 +259,8 @@ std::vector<Setting> partition_settings() {
        .path = "gpulet.dra.enabled",
        .kind = Kind::kBool,
        .default_text = "false",
-       .help =
-           "offer the node's GPUs by claims of Dynamic Resource Allocation, as the driver gpu.nvidia.com, "
-           "and none by the device plugin",
+       .help = "offer GPUs by claims of Dynamic Resource Allocation, as the driver gpu.nvidia.com, unless a "
+               "partition rule says devicePlugin",
        .assign = [](Config& c, const Value& v) { c.gpulet.dra.enabled = bool_value(v); }},
       {.flag = "dra-record-dir",
        .environment = {"GPULET_DRA_RECORD_DIR"},

@@ -128,7 +128,7 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
 // Dynamic Resource Allocation.
 struct DraSettings {
-  // The node's GPUs are offered by claims, and none by the device plugin.
+  // GPUs are offered by claims, unless their partition rule says otherwise.
   bool enabled = false;
   // Records of prepared claims; best on tmpfs.
   std::string record_dir = "/run/gpulet/claims";

@@ -175,6 +175,8 @@ YamlNode partition_node(const std::vector<PartitionRule>& rules, const std::stri
     if (const auto& label = rule.node_label)
       item.add("nodeLabel", YamlNode::text(label->key + (label->value ? "=" + *label->value : "")));
     if (rule.display) item.add("display", bool_node(*rule.display));
+    if (rule.offer)
+      item.add("offer", YamlNode::text(rule.offer == OfferSide::kClaims ? "claims" : "devicePlugin"));
     auto [key, mode] = std::visit([](const auto& one) { return mode_member(one); }, rule.mode);
     item.add(key, std::move(mode)).comment = item.comment;
   }

@@ -39,12 +39,13 @@ gpulet:
   driverCallTimeout: 90s
   mig: {configFile: /etc/mig.yaml, drain: true}
   mps: {manage: false}
+  dra: {enabled: true}
   partition:
-  - {devices: [0-3], model: "*H100*", nodeLabel: pool=inference, whole: }
+  - {devices: [0-3], model: "*H100*", nodeLabel: pool=inference, offer: claims, whole: }
   - {devices: [4, GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0], timeSlicing: {replicas: 4, name: gpu.sliced}}
   - {devices: [6], mps: {shares: [60, {memory: 40, threads: 30, name: small}]}}
   - {devices: 1, mps: {replicas: 4, name: gpu.quarter, failRequestsGreaterThanOne: false}}
-  - {devices: [8], mig: {layout: all-balanced}}
+  - {devices: [8], mig: {layout: all-balanced}, offer: devicePlugin}
   - {devices: [9, "0000:1B:00.0"], exclude: true}
   - {model: "*T400*", display: true, exclude: true}
   - nodeLabel: cut

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "base/yaml_writer.h"
 #include "config/field_reader.h"
 #include "config/values.h"
 
@@ -119,12 +120,13 @@ class RuleReader {
     if (const auto* node = fields_["display"])
       rule.display = read_bool(*node, fields_.field_path("display"), problems_);
     read_mode(rule);
+    if (const auto* node = fields_["offer"]) read_offer(*node, rule);
     return rule;
   }
 
  private:
   static std::vector<std::string> known_keys() {
-    std::vector<std::string> keys = {"devices", "model", "nodeLabel", "display"};
+    std::vector<std::string> keys = {"devices", "model", "nodeLabel", "display", "offer"};
     keys.insert(keys.end(), kModes.begin(), kModes.end());
     return keys;
   }
@@ -140,6 +142,26 @@ class RuleReader {
     if (!rule.node_label) {
       add_rule_error(node, fields_.field_path("nodeLabel"),
                      "'" + text->substr(0, 64) + "' is not a label; expected key or key=value");
+    }
+  }
+
+  void read_offer(const Node& node, PartitionRule& rule) {
+    const std::string field = fields_.field_path("offer");
+    const auto text = read_text(node, field, problems_);
+    if (!text) return;
+    if (*text == "devicePlugin") {
+      rule.offer = OfferSide::kDevicePlugin;
+    } else if (*text == "claims") {
+      rule.offer = OfferSide::kClaims;
+    } else {
+      return add_rule_error(node, field, "expected claims or devicePlugin, found " + quoted_text(*text));
+    }
+    if (std::holds_alternative<Exclude>(rule.mode)) {
+      add_rule_error(node, field, "an excluded GPU is offered by nothing; expected no offer");
+    } else if (rule.offer == OfferSide::kClaims && !std::holds_alternative<Whole>(rule.mode) &&
+               !std::holds_alternative<Mig>(rule.mode)) {
+      add_rule_error(node, field,
+                     "claims have whole GPUs and MIG devices; expected whole or mig in the rule");
     }
   }
 

@@ -121,16 +121,20 @@ struct Exclude {
   friend bool operator==(const Exclude&, const Exclude&) = default;
 };
 
+// Which side offers a GPU to Pods: the device plugin, or claims of Dynamic Resource Allocation.
+enum class OfferSide { kDevicePlugin, kClaims };
+
 struct PartitionRule {
   GpuSelection devices = AllDevices{};
   std::optional<std::string> model;  // a pattern as in resources.gpus[], for the driver's or the label's form
   std::optional<NodeLabel> node_label;
   std::optional<bool> display;  // whether a display is attached; a GPU of which that is unknown has neither
   std::variant<Whole, TimeSlicing, Mps, Mig, Exclude> mode;
-  std::string position;  // "file:line:column", for messages; not compared
+  std::optional<OfferSide> offer = {};  // as gpulet.dra.enabled says if not set
+  std::string position;                 // "file:line:column", for messages; not compared
   friend bool operator==(const PartitionRule& a, const PartitionRule& b) {
     return a.devices == b.devices && a.model == b.model && a.node_label == b.node_label &&
-           a.display == b.display && a.mode == b.mode;
+           a.display == b.display && a.mode == b.mode && a.offer == b.offer;
   }
 };
 

@@ -244,6 +244,37 @@ TEST(Partition, ExcludeAndItsSelectors) {
             "x.yaml:3:14: gpulet.partition[0].display: expected true or false, found 'primary'");
 }
 
+TEST(Partition, WhoOffersTheGpus) {
+  const std::string enabled = "gpulet:\n  dra: {enabled: true}\n";
+  const auto with_claims = [&](const std::string& rule) {
+    return file_source(enabled + "  partition:\n    " + rule + "\n");
+  };
+  const auto offer = [&](const std::string& rule) {
+    const auto read = good(with_claims(rule));
+    return read.size() == 1 ? read[0].offer : std::nullopt;
+  };
+  EXPECT_EQ(offer("- {whole: {}, offer: claims}"), OfferSide::kClaims);
+  EXPECT_EQ(offer("- {mig: {layout: all-balanced}, offer: claims}"), OfferSide::kClaims);
+  EXPECT_EQ(offer("- {timeSlicing: {replicas: 2}, offer: devicePlugin}"), OfferSide::kDevicePlugin);
+  EXPECT_EQ(offer("- {timeSlicing: {replicas: 2}}"), std::nullopt);
+  EXPECT_EQ(good(rules("- {whole: {}, offer: devicePlugin}")).at(0).offer, OfferSide::kDevicePlugin);
+
+  EXPECT_EQ(only_error_of(rules("- {whole: {}, offer: claims}")),
+            "x.yaml:3:5: gpulet.partition: offer is claims while gpulet.dra.enabled is false; expected true");
+  EXPECT_EQ(only_error_of(with_claims("- {whole: {}, offer: dra}")),
+            "x.yaml:4:26: gpulet.partition[0].offer: expected claims or devicePlugin, found \"dra\"");
+  EXPECT_EQ(
+      only_error_of(with_claims("- {exclude: true, offer: claims}")),
+      "x.yaml:4:30: gpulet.partition[0].offer: an excluded GPU is offered by nothing; expected no offer");
+  for (const auto* mode : {"timeSlicing: {replicas: 2}", "mps: {replicas: 2}"}) {
+    const auto error = only_error_of(with_claims(std::string("- {offer: claims, ") + mode + "}"));
+    EXPECT_EQ(
+        error,
+        "x.yaml:4:15: gpulet.partition[0].offer: claims have whole GPUs and MIG devices; expected whole "
+        "or mig in the rule");
+  }
+}
+
 TEST(Partition, LaterRulesMayIncludeExcludedGpus) {
   EXPECT_EQ(good(rules("- {devices: [1], exclude: true}\n- {devices: [0-3], whole: {}}")).size(), 2u);
   EXPECT_EQ(only_error_of(rules("- {devices: [0-3], whole: {}}\n- {devices: [1], exclude: true}")),

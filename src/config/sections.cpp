@@ -419,9 +419,18 @@ void check_partition(const Config& config, const std::string& sharing_origin, Pr
     check_duplicates(rules[i], problems);
     for (std::size_t j = 0; j < i; ++j) check_overlap(rules[j], rules[i], problems);
   }
+  for (const auto& rule : rules) {
+    if (rule.offer == OfferSide::kClaims && !config.gpulet.dra.enabled) {
+      problems.add_error(
+          rule.position,
+          "gpulet.partition: offer is claims while gpulet.dra.enabled is false; expected true");
+    }
+  }
   ResourceNameCheck names(config, problems);
   names.add_sharing(text::starts_with(sharing_origin, "file ") ? sharing_origin.substr(5) : sharing_origin);
-  for (const auto& rule : rules) names.add_rule(rule);
+  for (const auto& rule : rules) {
+    if (rule.offer != OfferSide::kClaims) names.add_rule(rule);
+  }
 }
 
 }  // namespace gpulet::config

@@ -30,8 +30,12 @@ Result<std::vector<std::size_t>> find_devices(const Offer& offer, std::span<cons
   bool replicated = false;
   for (const auto& id : ids) {
     const auto it = std::ranges::find(devices, id, &partition::Device::id);
-    if (it == devices.end())
+    if (it == devices.end()) {
+      const auto elsewhere = offer.elsewhere.find(DeviceUuid(id.str().substr(0, id.str().find("::"))));
+      if (elsewhere != offer.elsewhere.end())
+        return allocation_error(offer, Code::kFailedPrecondition, id.str() + " " + elsewhere->second);
       return allocation_error(offer, Code::kInvalidArgument, "unknown device: " + id.str());
+    }
     const auto index = static_cast<std::size_t>(it - devices.begin());
     if (std::ranges::count(found, index) != 0) {
       return allocation_error(offer, Code::kInvalidArgument, "device requested twice: " + id.str());

@@ -56,6 +56,8 @@ struct Offer {
   std::vector<mps::DaemonSpec> daemons;               // that serve its devices, where they are shared by MPS
   std::vector<DeviceUuid> gpus;                       // of the node, as the chooser numbers them
   std::shared_ptr<const placement::LoadBoard> loads;  // of the GPUs; null: unknown
+  // Devices of the node that are not of the device plugin, with the reason: "is offered by claims".
+  std::map<DeviceUuid, std::string> elsewhere = {};
 };
 using OfferPtr = std::shared_ptr<const Offer>;
 

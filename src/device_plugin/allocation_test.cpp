@@ -147,7 +147,19 @@ TEST(Allocate, RefusesInvalidRequestsWithOneLine) {
   Offer strict = offers::make_offer("nvidia.com/gpu", 2, 2);
   strict.resource.fail_requests_greater_than_one = true;
   const std::string prefix = "invalid allocation request for \"nvidia.com/gpu\": ";
+  Offer moved = offers::make_offer();
+  moved.elsewhere = {{DeviceUuid("GPU-x"), "is offered by claims"}};
   const std::vector<Refused> cases{
+      {"of claims",
+       moved,
+       {DeviceId("GPU-x")},
+       Code::kFailedPrecondition,
+       prefix + "GPU-x is offered by claims"},
+      {"a share of a GPU of claims",
+       moved,
+       {DeviceId("GPU-x::3")},
+       Code::kFailedPrecondition,
+       prefix + "GPU-x::3 is offered by claims"},
       {"unknown",
        offers::make_offer(),
        {gpu_id(0), DeviceId("GPU-x")},

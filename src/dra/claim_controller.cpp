@@ -194,6 +194,7 @@ Result<PreparedClaim> ClaimController::prepare_claim(Preparation& preparation) {
                                .pool = &devices_->pool,
                                .records = &records_,
                                .shown_uuids = devices_->shown_uuids,
+                               .withheld = devices_->withheld,
                                .gates = devices_->gates};
   GPULET_TRY_ASSIGN(const ClaimRecord record,
                     plan_preparation(*preparation.read, preparation.claim.uid, input));

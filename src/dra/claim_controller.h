@@ -63,8 +63,9 @@ class ClaimDaemons {
 // What claims are prepared from; replaced as a whole.
 struct NodeDevices {
   DevicePool pool;
-  cdi::Spec base;                                  // the node's CDI document, with devices by UUID
-  std::map<std::string, std::string> shown_uuids;  // as in PreparationInput
+  cdi::Spec base;                                   // the node's CDI document, with devices by UUID
+  std::map<std::string, std::string> shown_uuids;   // as in PreparationInput
+  std::map<DeviceUuid, std::string> withheld = {};  // likewise
   FeatureGates gates = {};
 };
 

@@ -71,6 +71,15 @@ Status check_holder(const AllocationResult& result, const PoolDevice& offered, c
               device_text(result) + " is still held by the claim " + name + "(uid " + holder->uid + ")");
 }
 
+Status check_withheld(const AllocationResult& result, const PoolDevice& offered, const std::string& uid,
+                      const PreparationInput& input) {
+  if (result.admin_access || !recorded_uuid(input, uid, result).empty()) return {};
+  const auto reason = input.withheld.find(offered.gpu_uuid);
+  if (reason == input.withheld.end()) return {};
+  return fail(Code::kUnavailable,
+              device_text(result) + " cannot be prepared: " + offered.gpu_uuid.str() + " " + reason->second);
+}
+
 Result<const PoolDevice*> find_device(const AllocationResult& result, const std::string& uid,
                                       const PreparationInput& input) {
   const auto* offered = input.pool->find(result.device);
@@ -82,6 +91,7 @@ Result<const PoolDevice*> find_device(const AllocationResult& result, const std:
   GPULET_TRY(check_uuid(result, offered->uuid, recorded_uuid(input, uid, result)));
   GPULET_TRY(check_health(result, *offered));
   GPULET_TRY(check_holder(result, *offered, uid, input));
+  GPULET_TRY(check_withheld(result, *offered, uid, input));
   return offered;
 }
 

@@ -25,12 +25,14 @@ struct PreparationInput {
   // UUIDs by device name as the ResourceSlices show them, from which the scheduler chose. Names that are not
   // in it are not compared.
   std::map<std::string, std::string> shown_uuids = {};
+  // GPUs that claims may not get now, by UUID, with the reason: "is offered by the device plugin".
+  std::map<DeviceUuid, std::string> withheld = {};
   FeatureGates gates = {};
 };
 
 // The record that the claim `uid` gets; the same claim gives the same record. Errors:
-// - kUnavailable, which is worth waiting for: a device that is not there now, or that the record of another
-//   claim still holds (with the holder's name);
+// - kUnavailable, which is worth waiting for: a device that is not there now, that the record of another
+//   claim still holds (with the holder's name), or that is withheld from claims that are not prepared yet;
 // - kDeviceLost: a device that has fallen off the bus, with NVIDIA's key of its taint;
 // - kFailedPrecondition: another claim of the same name, a claim without an allocation, a pool of another
 //   node, and a device name that means another GPU than the one that was allocated;

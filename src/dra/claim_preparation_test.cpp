@@ -94,6 +94,26 @@ TEST(PlanPreparation, RefusesANameThatMeansAnotherGpu) {
             "failed_precondition: device \"gpu-0\" means another GPU now: expected GPU-8, found GPU-0");
 }
 
+TEST(PlanPreparation, AGpuOfTheDevicePluginIsWithheld) {
+  Node node;
+  node.input.withheld = {{DeviceUuid("GPU-0"), "is offered by claims when Pod team/a ends"},
+                         {DeviceUuid("GPU-2"), "is offered by the device plugin"}};
+  json result = result_json("gpu-0");
+  EXPECT_EQ(
+      node.error_of(claim_json({result})),
+      "unavailable: device \"gpu-0\" cannot be prepared: GPU-0 is offered by claims when Pod team/a ends");
+  EXPECT_EQ(
+      node.error_of(claim_json({result_json("gpu-2-mig-1g10gb-19-0")})),
+      "unavailable: device \"gpu-2-mig-1g10gb-19-0\" cannot be prepared: GPU-2 is offered by the device "
+      "plugin");
+  EXPECT_EQ(node.error_of(claim_json({result_json("gpu-1")})), "");
+  result["adminAccess"] = true;
+  EXPECT_EQ(node.error_of(claim_json({result})), "") << "it holds nothing";
+  // The same claim again.
+  node.records[kUid] = {kUid, "team", "claim-1", {{"gpus", "node-1", "gpu-0", DeviceUuid("GPU-0")}}};
+  EXPECT_EQ(node.error_of(claim_json({result_json("gpu-0")})), "");
+}
+
 TEST(PlanPreparation, ADeviceIsHeldByOneClaim) {
   Node node;
   node.records["uid-2"] = {"uid-2", "team", "old", {{"gpus", "node-1", "gpu-0", DeviceUuid("GPU-0")}}};

@@ -84,6 +84,12 @@ class WatchingPublisher final : public SlicePublisher {
     return all;
   }
 
+  bool is_settled() const override {
+    if (!synced_ || listing_ || !writing_.empty()) return false;
+    if (removing_) return shown_.empty();
+    return !devices_ || planned_writes().empty();
+  }
+
   k8s::SendStatus publisher_status() const override { return sender_.send_status(); }
 
  private:
@@ -127,14 +133,18 @@ class WatchingPublisher final : public SlicePublisher {
     if (on_shown_) on_shown_();
   }
 
+  SlicePlan planned_writes() const {
+    return plan_slices(pool_, taints_dropped_ ? without_tainted(*devices_) : *devices_, shown_slices());
+  }
+
   void send_next() {
+    writing_.clear();  // one without an answer
     if (!synced_ || (!devices_ && !removing_)) return sender_.idle(false);
     if (removing_) {
       if (shown_.empty()) return sender_.idle();
       return send_delete(shown_.begin()->second);
     }
-    const auto plan =
-        plan_slices(pool_, taints_dropped_ ? without_tainted(*devices_) : *devices_, shown_slices());
+    const auto plan = planned_writes();
     if (plan.empty()) return sender_.idle();
     if (!plan.deletes.empty()) return send_delete(plan.deletes.front());
     if (node_uid_.empty()) return read_node();
@@ -247,6 +257,19 @@ std::unique_ptr<SlicePublisher> SlicePublisher::start_publisher(Loop& loop, cons
                                                                 PoolName pool, SliceTiming timing,
                                                                 std::function<void()> shown) {
   return std::make_unique<WatchingPublisher>(loop, access, std::move(pool), timing, std::move(shown));
+}
+
+std::set<DeviceUuid> shown_gpus(const std::vector<ResourceSlice>& slices) {
+  std::set<DeviceUuid> gpus;
+  for (const auto& slice : slices) {
+    for (const auto& device : slice.devices) {
+      auto found = device.attributes.find("parentUUID");
+      if (found == device.attributes.end()) found = device.attributes.find("uuid");
+      if (found == device.attributes.end()) continue;
+      if (const auto* uuid = std::get_if<std::string>(&found->second)) gpus.emplace(*uuid);
+    }
+  }
+  return gpus;
 }
 
 std::map<std::string, std::string> shown_uuids(const std::vector<ResourceSlice>& slices) {

@@ -9,10 +9,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "base/loop.h"
+#include "base/types.h"
 #include "dra/device.h"
 #include "dra/resource_slice.h"
 #include "k8s/api_client.h"
@@ -47,9 +49,14 @@ class SlicePublisher {
 
   // As the API server shows them, by name.
   virtual std::vector<ResourceSlice> shown_slices() const = 0;
+  // Whether these are all that there is: they are known, they are as set_devices() or remove_slices() wants
+  // them, and no write is in progress.
+  virtual bool is_settled() const = 0;
   virtual k8s::SendStatus publisher_status() const = 0;
 };
 
+// UUIDs of the GPUs that the slices show, whole or by a MIG device.
+std::set<DeviceUuid> shown_gpus(const std::vector<ResourceSlice>& slices);
 // UUIDs by device name, as the slices show them.
 std::map<std::string, std::string> shown_uuids(const std::vector<ResourceSlice>& slices);
 

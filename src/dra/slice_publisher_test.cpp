@@ -219,6 +219,43 @@ TEST_F(SlicePublisherTest, PublishesAndFollows) {
   EXPECT_TRUE(eventually([this] { return store_.size() == 0; }));
 }
 
+// What is in no slice any more is offered by the device plugin: only what the API server has acknowledged
+// counts.
+TEST_F(SlicePublisherTest, IsSettledWhenTheServerHasAcknowledgedTheDevices) {
+  begin();
+  call_on_loop([this] { EXPECT_FALSE(publisher_->is_settled()) << "no list yet"; });
+  const auto is_settled = [this] {
+    bool settled = false;
+    call_on_loop([&] { settled = publisher_->is_settled(); });
+    return settled;
+  };
+  EXPECT_TRUE(eventually(is_settled)) << "nothing to write";
+  publish(devices(2));
+  EXPECT_TRUE(eventually(is_settled));
+  EXPECT_EQ(store_.devices(), "gpu-0 gpu-1");
+  store_.status = 500;
+  const int before = store_.writes();
+  publish(devices(1));
+  EXPECT_FALSE(is_settled());
+  EXPECT_TRUE(eventually([&] { return store_.writes() > before; }));
+  EXPECT_FALSE(is_settled()) << "the write failed";
+  store_.status = 0;
+  EXPECT_TRUE(eventually(is_settled));
+  EXPECT_EQ(store_.devices(), "gpu-0");
+  call_on_loop([this] { EXPECT_EQ(shown_gpus(publisher_->shown_slices()), std::set{DeviceUuid("GPU-0")}); });
+  call_on_loop([this] { publisher_->remove_slices(); });
+  EXPECT_FALSE(is_settled() && store_.size() != 0);
+  EXPECT_TRUE(eventually(is_settled));
+  EXPECT_EQ(store_.size(), 0u);
+}
+
+TEST(ShownGpus, AMigDeviceShowsItsGpu) {
+  ResourceSlice slice;
+  for (const auto& offered : test::make_pool({test::make_gpu(0), test::make_partitioned_gpu(1, 2)}).devices)
+    slice.devices.push_back(offered.device);
+  EXPECT_EQ(shown_gpus({slice}), (std::set{DeviceUuid("GPU-0"), DeviceUuid("GPU-1")}));
+}
+
 TEST_F(SlicePublisherTest, ARestartWritesNothing) {
   begin();
   publish(devices(2));

@@ -299,6 +299,7 @@ class ResourcePlanner {
         add_resource(resources, std::move(made), snapshot_, rule, notes_);
       }
     }
+    for (auto& [name, resource] : resources) mark_leaving(resource);
     Plan plan;
     for (auto& [name, resource] : resources) plan.resources.push_back(std::move(resource));
     plan.notes = std::move(notes_);
@@ -307,6 +308,21 @@ class ResourcePlanner {
   }
 
  private:
+  // A Pod keeps what it has of a GPU that leaves the device plugin, and no other gets it.
+  void mark_leaving(Resource& resource) const {
+    for (auto& device : resource.devices) {
+      const auto found = facts_.offers.find(snapshot_.gpus[device.gpu].uuid);
+      if (found != facts_.offers.end() && found->second.stage == OfferStage::kLeavingDevicePlugin)
+        device.health = {false, found->second.reason};
+    }
+  }
+
+  // Those of claims are in no resource.
+  bool is_of_claims(const Gpu& gpu) const {
+    const auto stage = offer_of(facts_.offers, gpu.uuid).stage;
+    return stage != OfferStage::kDevicePlugin && stage != OfferStage::kLeavingDevicePlugin;
+  }
+
   void add_note(std::string message) { notes_.push_back({std::move(message)}); }
 
   // GPUs that can be offered, by index.
@@ -324,6 +340,8 @@ class ResourcePlanner {
         add_note(display_name(gpu) + " has the UUID of another: it is not offered");
       } else if (!selection_.excluded[i].empty()) {
         remarks_.push_back({display_name(gpu) + " " + selection_.excluded[i]});
+      } else if (is_of_claims(gpu)) {
+        continue;
       } else if (const auto out = facts_.withdrawn.find(gpu.uuid); out != facts_.withdrawn.end()) {
         add_note(display_name(gpu) + " " + out->second + ": it is not offered");
       } else if (!selection_.rule[i] && strategy_ != MigStrategy::kNone && gpu.mig_enabled &&

@@ -11,6 +11,7 @@
 #include "base/types.h"
 #include "config/config.h"
 #include "inventory/snapshot.h"
+#include "partition/offer_switch.h"
 
 namespace gpulet::partition {
 
@@ -62,15 +63,16 @@ struct NodeFacts {
   // GPUs that are not offered for now, with the reason ("is being partitioned as all-balanced"). Withdraw a
   // GPU here before changing it.
   std::map<DeviceUuid, std::string> withdrawn;
+  GpuOffers offers = {};  // as OfferSwitch has it
 };
 
 // Each GPU follows the first rule of gpulet.partition that selects it, else `flags` and `sharing`. Every
 // offered device is in exactly one resource. Devices that do not fit their strategy or rule are left out
 // with a Note; the others are offered (NVIDIA's plugin exits). A resource has one meaning: devices of a
 // rule whose resource already has devices with another mode, from GPUs without a rule or an earlier rule,
-// are left out with a Note. An excluded GPU is in no resource. An unreadable GPU with a known UUID stays in
-// its resource as unhealthy. A GPU whose MIG state differs from its rule is left out with a Note until it
-// matches (desired_mig).
+// are left out with a Note. An excluded GPU is in no resource, nor is one of claims; one that leaves the
+// device plugin is unhealthy. An unreadable GPU with a known UUID stays in its resource as unhealthy. A GPU
+// whose MIG state differs from its rule is left out with a Note until it matches (desired_mig).
 Plan plan_resources(const inventory::Snapshot& snapshot, const config::Config& config,
                     const NodeFacts& facts = {});
 

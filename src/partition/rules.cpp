@@ -88,6 +88,8 @@ Selection select_rules(const inventory::Snapshot& snapshot, const config::Config
   Selection selection;
   selection.rule.resize(snapshot.gpus.size());
   selection.excluded.resize(snapshot.gpus.size());
+  selection.side.resize(snapshot.gpus.size(), config.gpulet.dra.enabled ? config::OfferSide::kClaims
+                                                                        : config::OfferSide::kDevicePlugin);
   const auto& rules = config.gpulet.partition;
   for (std::size_t r = 0; r < rules.size(); ++r) {
     const auto& rule = rules[r];
@@ -107,6 +109,7 @@ Selection select_rules(const inventory::Snapshot& snapshot, const config::Config
       }
       if (!admits(rule, gpu)) continue;
       selection.rule[g] = r;
+      if (rule.offer) selection.side[g] = *rule.offer;
       if (is_excluding(rule)) selection.excluded[g] = "is excluded by the rule at " + rule.position;
       is_used = true;
       --left;

@@ -25,6 +25,8 @@ struct Selection {
   // Parallel too: why a rule withholds the GPU from Kubernetes ("is excluded by the rule at x.yaml:3:5");
   // empty if none does.
   std::vector<std::string> excluded;
+  // Parallel too: which side is to offer the GPU: its rule's, else as gpulet.dra.enabled says.
+  std::vector<config::OfferSide> side;
   // GPUs that rules name and the node does not have, and GPUs that a rule excludes by name too late.
   std::vector<Note> notes;
   std::vector<Note> remarks;  // rules that exclude no GPU of the node

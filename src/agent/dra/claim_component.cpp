@@ -1,5 +1,4 @@
 #include <chrono>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -8,13 +7,17 @@
 #include <utility>
 #include <vector>
 
+#include "agent/dra/api_claim_source.h"
+#include "agent/dra/device_facts.h"
+#include "agent/dra/node_claim_daemons.h"
+#include "agent/dra/offer_readings.h"
+#include "agent/dra/plugin_watcher.h"
 #include "agent/node/components.h"
 #include "agent/node/devices.h"
 #include "agent/observe/node_metrics.h"
 #include "agent/resources/cdi_controller.h"
 #include "agent/resources/device_nodes.h"
 #include "agent/resources/mps_controller.h"
-#include "base/dns_name.h"
 #include "base/log.h"
 #include "dra/claim_controller.h"
 #include "dra/claim_services.h"
@@ -26,6 +29,7 @@
 #include "dra/slice_publisher.h"
 #include "k8s/client_config.h"
 #include "k8s/parallel_reader.h"
+#include "partition/offer_switch.h"
 #include "partition/rules.h"
 
 namespace gpulet::agent {
@@ -37,89 +41,8 @@ constexpr Duration kHealthInterval = dra::kHealthTimeout / 3;
 // The kubelet registers a driver within a second. A Pod that comes earlier fails, and is tried again after a
 // minute: the devices are published once the driver is registered, or after this time without a kubelet.
 constexpr Duration kRegistrationWait = std::chrono::seconds(5);
+constexpr Duration kClaimPoll = std::chrono::seconds(1);  // while a GPU leaves the claims
 constexpr BackoffLimits kSpecRetry{std::chrono::milliseconds(100), std::chrono::seconds(10)};
-
-// Needs get on resourceclaims. An invalid name counts as a claim that does not exist.
-class ApiClaimSource final : public dra::ClaimSource {
- public:
-  ApiClaimSource(Loop& loop, const k8s::ClientConfig& access)
-      : loop_(loop), reader_(k8s::ParallelReader::start_reader(loop, access)) {}
-
-  void read_claim(const dra::ClaimName& claim,
-                  std::function<void(Result<std::optional<std::string>>)> done) override {
-    if (!is_dns_label(claim.name_space) || !is_dns_subdomain(claim.name)) {
-      loop_.post([done = std::move(done), alive = lifetime_.watch()] {
-        if (alive) done(std::nullopt);
-      });
-      return;
-    }
-    reader_->read_object(
-        "/apis/resource.k8s.io/v1/namespaces/" + claim.name_space + "/resourceclaims/" + claim.name,
-        "get on resourceclaims.resource.k8s.io", std::move(done));
-  }
-
- private:
-  Loop& loop_;
-  std::unique_ptr<k8s::ParallelReader> reader_;
-  Lifetime lifetime_;
-};
-
-// Of the node's MpsController. Daemons are started from the first begin_daemons() on: the plan of resources
-// comes first.
-class NodeClaimDaemons final : public dra::ClaimDaemons {
- public:
-  NodeClaimDaemons(Node& node, MpsController& mps) : node_(node), mps_(mps) {}
-
-  void begin_daemons() {
-    has_begun_ = true;
-    mps_.apply_claim_daemons(node_.config);
-  }
-  void set_daemons(std::vector<mps::DaemonSpec> daemons) override {
-    mps_.set_claim_daemons(std::move(daemons));
-    if (has_begun_) mps_.apply_claim_daemons(node_.config);
-  }
-  Status check_daemon(const std::string& name) const override { return mps_.check_claim_daemon(name); }
-  std::string find_holder(const DeviceUuid& device) const override { return mps_.find_holder(device); }
-  std::string mps_root() const override { return node_.config.flags.mps_root; }
-
- private:
-  Node& node_;
-  MpsController& mps_;
-  bool has_begun_ = false;
-};
-
-// What is read from the disk for the devices of one snapshot.
-struct DeviceFacts {
-  Result<cdi::Spec> base;
-  std::map<inventory::PciAddress, std::string> pcie_roots;
-};
-
-// Of the first driver root with a PCI bus that has the GPU.
-std::map<inventory::PciAddress, std::string> read_pcie_roots(const inventory::Snapshot& snapshot,
-                                                             const config::Config& config) {
-  std::map<inventory::PciAddress, std::string> roots;
-  for (const auto& directory : driver_roots(config)) {
-    for (const auto& gpu : snapshot.gpus) {
-      std::error_code error;
-      const auto link =
-          std::filesystem::read_symlink(directory + "/sys/bus/pci/devices/" + gpu.pci.sysfs_text(), error);
-      const auto root = error ? std::nullopt : dra::pcie_root_of_link(link.string());
-      if (root) roots.emplace(gpu.pci, *root);
-    }
-  }
-  return roots;
-}
-
-std::map<DeviceUuid, std::vector<dra::DeviceTaint>> taints_of(const health::HealthViewPtr& view) {
-  std::map<DeviceUuid, std::vector<dra::DeviceTaint>> taints;
-  if (!view) return taints;
-  for (const auto& device : view->devices) {
-    if (device.uuid.empty()) continue;
-    auto own = dra::health_taints(device.status);
-    if (!own.empty()) taints[device.uuid] = std::move(own);
-  }
-  return taints;
-}
 
 metrics::ClaimStats::Operation operation_stats(const dra::OperationCounts& counts, std::size_t in_flight) {
   metrics::ClaimStats::Operation stats{.in_flight = in_flight,
@@ -170,7 +93,7 @@ class ClaimServer {
       server->sockets_.push_back(std::move(socket));
     }
     server->registration_wait_ =
-        node.loop.after(kRegistrationWait, [self = server.get()] { self->publish_devices(); });
+        node.loop.after(kRegistrationWait, [self = server.get()] { self->publish_first(true); });
     server->end_orphans();
     server->update_devices();
     server->resend_health();
@@ -182,10 +105,13 @@ class ClaimServer {
         relay_(std::make_shared<LoopRelay>(node.loop)),
         daemons_(node, mps),
         source_(std::make_unique<ApiClaimSource>(node.loop, *node.client_config)),
+        node_reader_(k8s::ParallelReader::start_reader(node.loop, *node.client_config)),
         publisher_(dra::SlicePublisher::start_publisher(
             node.loop, *node.client_config,
             {std::string(dra::kDriverName), node.client_config->node_name, node.client_config->node_name}, {},
-            [this] { on_slices_shown(); })) {}
+            [this] { on_slices_shown(); })) {
+    plugin_watcher_.emplace(plugin_ports());
+  }
   ~ClaimServer() {
     relay_->close_relay();
     node_.claim_services->close_services();
@@ -208,13 +134,10 @@ class ClaimServer {
                                        .taints = taints_of(agent->health_view()),
                                        .withdrawn = withdrawn_gpus(),
                                        .pcie_roots = facts_->pcie_roots});
-    arranger_.arrange_devices(*snapshot_, pool);
-    pool_ = std::make_shared<const dra::DevicePool>(std::move(pool));
-    node_.claim_pool = pool_;
-    report_health();
+    all_devices_ = std::move(pool);
     report_notes();
-    if (is_published_) publish_devices();
-    offer_devices();
+    if (!follow_claims()) apply_offers();
+    watch_plugin();
   }
 
   metrics::ClaimStats stats() const { return claim_stats(*controller_, node_.client_config->node_name); }
@@ -256,19 +179,120 @@ class ClaimServer {
              },
          .registered =
              [this](const Status& status) {
-               registration_wait_.reset();
                if (!status) return log::warning("claims are not served", status.error());
                log::info("registered with the kubelet", {{"driver", dra::kDriverName}});
-               publish_devices();
+               publish_first(false);
              }});
   }
 
+  void publish_first(bool is_late) {
+    is_registered_ = true;
+    is_late_ |= is_late;
+    report_moves();
+    publish_devices();
+  }
+
+  // The slices of an earlier process stay until it is known which GPUs are theirs.
   void publish_devices() {
+    if (!is_registered_ || !pool_) return;
+    const bool is_entering = node_.offer_switch.has_stage(partition::OfferStage::kEnteringClaims);
+    if (!is_published_ && !is_late_ && is_entering) return;
     is_published_ = true;
-    if (!pool_) return;
+    if (pool_->devices.empty() && !node_.config.gpulet.dra.enabled) return publisher_->remove_slices();
     std::vector<dra::Device> devices;
     for (const auto& offered : pool_->devices) devices.push_back(offered.device);
     publisher_->set_devices(std::move(devices));
+  }
+
+  // Publishes the GPUs that claims offer now.
+  void apply_offers() {
+    if (!all_devices_) return;
+    const auto& offers = node_.offer_switch.offers();
+    dra::DevicePool pool, of_claims;
+    for (const auto& offered : all_devices_->devices) {
+      const auto stage = partition::offer_of(offers, offered.gpu_uuid).stage;
+      if (stage == partition::OfferStage::kClaims) pool.devices.push_back(offered);
+      if (stage == partition::OfferStage::kClaims || stage == partition::OfferStage::kLeavingClaims)
+        of_claims.devices.push_back(offered);
+    }
+    arranger_.arrange_devices(*snapshot_, pool);
+    pool_ = std::make_shared<const dra::DevicePool>(std::move(pool));
+    of_claims_ = std::move(of_claims);
+    node_.claim_pool = pool_;
+    report_moves();
+    report_health();
+    publish_devices();
+    offer_devices();
+  }
+
+  // At the start, most is known within milliseconds.
+  void report_moves() {
+    if (!is_late_) return;
+    const auto& offers = node_.offer_switch.offers();
+    for (const auto& [gpu, offer] : offers) {
+      const auto before = partition::offer_of(reported_offers_, gpu);
+      if (offer.reason == before.reason) continue;
+      const bool is_of_claims = offer.stage == partition::OfferStage::kClaims;
+      log::info(gpu.str() + " " +
+                (!offer.reason.empty() ? offer.reason
+                 : is_of_claims        ? "is offered by claims"
+                                       : "is offered by the device plugin"));
+    }
+    reported_offers_ = offers;
+  }
+
+  // Whether a GPU has left the claims, or is known to be theirs: then everything follows at once.
+  bool follow_claims() {
+    using enum partition::OfferStage;
+    const auto& offers = node_.offer_switch;
+    claim_timer_.reset();
+    if (!snapshot_ || (!offers.has_stage(kLeavingClaims) && !offers.has_stage(kEnteringClaims))) return false;
+    partition::ClaimReading reading{.published = std::nullopt,
+                                    .holders = claim_holders(controller_->records(), *snapshot_)};
+    if (publisher_->is_settled()) reading.published = dra::shown_gpus(publisher_->shown_slices());
+    const bool is_changed = node_.offer_switch.apply_reading(reading, node_.loop.now());
+    if (offers.has_stage(kLeavingClaims)) {
+      claim_timer_ = node_.loop.after(kClaimPoll, [this] { follow_claims(); });
+    }
+    if (is_changed) follow_switch();
+    return is_changed;
+  }
+
+  // Claims first: what the device plugin offers is not prepared any more.
+  void follow_switch() {
+    apply_offers();
+    node_.devices->replan();
+    watch_plugin();
+  }
+
+  void watch_plugin() {
+    using enum partition::OfferStage;
+    const auto& offers = node_.offer_switch;
+    plugin_watcher_->set_active(offers.has_stage(kLeavingDevicePlugin) || offers.has_stage(kEnteringClaims));
+  }
+
+  PluginWatcherPorts plugin_ports() {
+    return {.loop = node_.loop,
+            .list_containers = [this](auto done) { node_.devices->list_containers(std::move(done)); },
+            .list_allocatable =
+                [this](auto done) { node_.devices->pod_resources().list_allocatable(std::move(done)); },
+            .read_node =
+                [this](auto done) {
+                  node_reader_->read_object("/api/v1/nodes/" + node_.client_config->node_name, "get on nodes",
+                                            std::move(done));
+                },
+            .snapshot = [this] { return snapshot_; },
+            .expected =
+                [this] {
+                  const auto* agent = node_.devices->agent();
+                  return expected_allocatable(
+                      agent != nullptr ? agent->offers() : std::vector<device_plugin::OfferPtr>(), *snapshot_,
+                      node_.config, node_.labels);
+                },
+            .on_reading =
+                [this](const auto& reading) {
+                  if (node_.offer_switch.apply_reading(reading)) follow_switch();
+                }};
   }
 
   // On a thread of its own: some 250 system calls.
@@ -281,8 +305,7 @@ class ClaimServer {
     const auto started = start_detached_thread(
         "the CDI document of claims",
         [this, relay = relay_, snapshot = snapshot_, config = node_.config, alive = lifetime_.watch()] {
-          auto facts = std::make_shared<DeviceFacts>(
-              DeviceFacts{make_gpu_spec(*snapshot, config), read_pcie_roots(*snapshot, config)});
+          auto facts = std::make_shared<DeviceFacts>(read_device_facts(*snapshot, config));
           relay->post_to_loop([this, facts, alive] {
             if (alive) on_facts(std::move(*facts));
           });
@@ -313,8 +336,23 @@ class ClaimServer {
   }
 
   void on_slices_shown() {
-    offer_devices();
+    if (controller_ && !follow_claims()) offer_devices();
     node_.published_claim_devices = dra::shown_uuids(publisher_->shown_slices()).size();
+  }
+
+  // By GPU, why its claims are not prepared.
+  std::map<DeviceUuid, std::string> withheld_gpus() const {
+    std::map<DeviceUuid, std::string> withheld;
+    for (const auto& offered : all_devices_->devices) {
+      const auto offer = partition::offer_of(node_.offer_switch.offers(), offered.gpu_uuid);
+      if (offer.stage == partition::OfferStage::kDevicePlugin) {
+        withheld.emplace(offered.gpu_uuid, "is offered by the device plugin");
+      } else if (offer.stage == partition::OfferStage::kLeavingDevicePlugin ||
+                 offer.stage == partition::OfferStage::kEnteringClaims) {
+        withheld.emplace(offered.gpu_uuid, offer.reason);
+      }
+    }
+    return withheld;
   }
 
   // What claims are prepared from.
@@ -323,9 +361,10 @@ class ClaimServer {
     if (!is_driver_open_ || !pool_ || !facts_ || !facts_->base) return controller_->set_devices(nullptr);
     const auto& settings = node_.config.gpulet.dra;
     controller_->set_devices(std::make_shared<const dra::NodeDevices>(dra::NodeDevices{
-        *pool_,
+        *all_devices_,
         *facts_->base,
         dra::shown_uuids(publisher_->shown_slices()),
+        withheld_gpus(),
         {.time_slicing_settings = settings.time_slicing_settings, .mps_support = settings.mps_support}}));
   }
 
@@ -334,7 +373,7 @@ class ClaimServer {
     const auto* agent = node_.devices->agent();
     const auto view = agent != nullptr ? agent->health_view() : nullptr;
     if (!view || !pool_) return;
-    auto report = dra::make_health_report(*pool_, controller_->records(), *view);
+    auto report = dra::make_health_report(of_claims_, controller_->records(), *view);
     if (report == reported_) return;
     reported_ = std::move(report);
     const auto since_1970 = node_.loop.wall_now().time_since_epoch();
@@ -352,7 +391,7 @@ class ClaimServer {
 
   void report_notes() {
     std::set<std::string> now;
-    for (const auto& note : pool_->notes) {
+    for (const auto& note : all_devices_->notes) {
       now.insert(note);
       if (!notes_.contains(note)) log::warning("a device is not offered by claims", {{"reason", note}});
     }
@@ -368,6 +407,7 @@ class ClaimServer {
   std::shared_ptr<LoopRelay> relay_;
   NodeClaimDaemons daemons_;
   std::unique_ptr<dra::ClaimSource> source_;
+  std::unique_ptr<k8s::ParallelReader> node_reader_;
   std::unique_ptr<dra::ClaimController> controller_;
   std::unique_ptr<dra::SlicePublisher> publisher_;
   std::vector<std::unique_ptr<dra::ServedSocket>> sockets_;
@@ -375,13 +415,18 @@ class ClaimServer {
   std::optional<DeviceFacts> facts_;
   std::string facts_key_;  // spec_inputs_key() of the newest reading
   dra::DeviceArranger arranger_;
-  std::shared_ptr<const dra::DevicePool> pool_;
-  std::vector<dra::DeviceHealth> reported_;  // empty where it is to be sent again
-  bool is_driver_open_ = false, is_published_ = false;
+  std::optional<dra::DevicePool> all_devices_;   // whichever side offers them
+  std::shared_ptr<const dra::DevicePool> pool_;  // those that claims offer
+  dra::DevicePool of_claims_;                    // and those that leave them
+  std::vector<dra::DeviceHealth> reported_;      // empty where it is to be sent again
+  bool is_driver_open_ = false, is_registered_ = false, is_late_ = false, is_published_ = false;
   bool reading_ = false, read_again_ = false;
   std::set<std::string> notes_;
   std::string spec_error_;
   Backoff backoff_{kSpecRetry, 0};
+  partition::GpuOffers reported_offers_;
+  std::optional<PluginWatcher> plugin_watcher_;
+  Subscription claim_timer_;
   Subscription retry_, orphan_timer_, health_timer_, registration_wait_;
   Lifetime lifetime_;
 };
@@ -394,8 +439,6 @@ class ClaimComponent final : public Component {
   void apply_config() override {
     begin_serving();
     update_devices();
-    if (node_.is_config_pending || node_.config.gpulet.dra.enabled == node_.serves_claims()) return;
-    log::warning("gpulet.dra.enabled has changed: it takes effect when the agent starts again");
   }
   void attach_devices() override { update_devices(); }
   void on_state_changed() override { update_devices(); }
@@ -414,14 +457,23 @@ class ClaimComponent final : public Component {
     if (server_) server_->update_devices();
   }
 
+  // Also without gpulet.dra.enabled while claims are prepared: they are unprepared, and keep their GPUs.
   void begin_serving() {
-    if (server_ || node_.is_config_pending || !node_.serves_claims()) return;
+    if (server_ || node_.is_config_pending) return;
+    const auto& settings = node_.config.gpulet.dra;
+    if (!settings.enabled && (!node_.client_config || !has_records(settings.record_dir))) return;
     if (!node_.client_config || node_.client_config->node_name.empty()) {
       return log::error("gpulet.dra.enabled needs a cluster and the node's name (NODE_NAME)");
     }
     auto server = ClaimServer::serve_claims(node_, mps_);
     if (!server) return log::error("claims are not served", server.error());
     server_ = std::move(*server);
+    node_.serves_claims = true;
+  }
+
+  static bool has_records(const std::string& directory) {
+    const auto loaded = dra::RecordStore(directory).load_records();
+    return loaded && (!loaded->records.empty() || !loaded->errors.empty());
   }
 
   Node& node_;

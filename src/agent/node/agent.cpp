@@ -215,10 +215,7 @@ void Agent::start_reading() {
 }
 
 void Agent::on_reading(Result<inventory::Snapshot> snapshot) {
-  if (!snapshot) {
-    driver_failed(snapshot.error());
-    return;
-  }
+  if (!snapshot) return driver_failed(snapshot.error());
   if (!driver_answers_) {
     log::info("the driver is available",
               {{"version", snapshot->driver.version}, {"gpus", snapshot->gpus.size()}});
@@ -259,6 +256,7 @@ void Agent::update_offers() {
   if (published_) report_missing_gpus(*published_, *judged);
   published_ = judged;
   if (!ports_.offers_devices) return notify_changed();
+  if (ports_.gpu_offers) facts_.offers = ports_.gpu_offers(*judged, config_, facts_.labels);
   auto built = builder_.build_offers(
       *judged, config_,
       {ports_.read_files(config_), facts_, ports_.mps_health, ports_.cdi_names, ports_.loads});

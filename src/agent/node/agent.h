@@ -64,6 +64,11 @@ struct AgentPorts {
   Reporter& reporter;
   // False: no resource is offered to the kubelet, and `host` is not used.
   bool offers_devices = true;
+  // Begins the moves that a config wants, and returns which side offers each GPU. Empty: all are the device
+  // plugin's.
+  std::function<partition::GpuOffers(const inventory::Snapshot&, const config::Config&,
+                                     const std::map<std::string, std::string>& labels)>
+      gpu_offers = nullptr;
   // The names of the Pods that hold devices now, for events; may be late or empty.
   std::function<void(std::function<void(std::map<DeviceId, std::string>)>)> list_pods;
   // The driver's files on the node (read_driver_files).

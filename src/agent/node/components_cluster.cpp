@@ -99,7 +99,7 @@ class StartupTaintComponent final : public Component {
         status.snapshot && !status.snapshot->gpus.empty() &&
         std::ranges::all_of(status.snapshot->gpus, [](const auto& gpu) { return !gpu.excluded.empty(); });
     for (const auto& resource : status.resources) state.healthy[resource.name.str()] = resource.healthy;
-    if (node_.serves_claims()) state.claim_devices = node_.published_claim_devices;
+    if (node_.offer_switch.wants_claims()) state.claim_devices = node_.published_claim_devices;
     return state;
   }
 

@@ -103,7 +103,13 @@ AgentPorts Devices::make_ports() {
       .driver = *driver_,
       .host = *host_,
       .reporter = *node_.reporter,
-      .offers_devices = !node_.sources.exporter && !node_.serves_claims(),
+      .offers_devices = !node_.sources.exporter,
+      .gpu_offers =
+          [this](const auto& snapshot, const auto& config, const auto& labels) {
+            node_.offer_switch.set_wanted(partition::wanted_sides(snapshot, config, labels),
+                                          node_.serves_claims, node_.loop.now());
+            return node_.offer_switch.offers();
+          },
       .list_pods =
           [this](auto done) {
             list_holders([done = std::move(done)](Result<Holders> holders) {

@@ -132,11 +132,6 @@ Node::Node(config::Sources given, config::LoadedConfig loaded, std::string runni
   is_config_pending = !config.node_config.directory.empty();
 }
 
-bool Node::serves_claims() {
-  if (!serves_claims_) serves_claims_ = config.gpulet.dra.enabled && !sources.exporter;
-  return *serves_claims_;
-}
-
 bool Node::is_in_pod() const { return sources.environment.contains("KUBERNETES_SERVICE_HOST"); }
 
 void Node::notify_state_changed() {

@@ -14,6 +14,7 @@
 #include "base/result.h"
 #include "config/load.h"
 #include "k8s/client_config.h"
+#include "partition/offer_switch.h"
 #include "placement/load_board.h"
 
 namespace gpulet::device_plugin {
@@ -45,6 +46,8 @@ class Node {
   std::unique_ptr<NodeReporter> reporter;
   std::shared_ptr<dra::ClaimServices> claim_services;  // on the gRPC thread
   std::shared_ptr<const dra::DevicePool> claim_pool;   // offered by claims; null until claims are served
+  bool serves_claims = false;                          // prepares claims; until the end once it does
+  partition::OfferSwitch offer_switch;                 // which side offers each GPU
   std::size_t published_claim_devices = 0;             // in the ResourceSlices that the API server shows
   std::shared_ptr<device_plugin::GrpcThread> grpc;     // never destroyed: its thread ends with the process
   std::optional<k8s::ClientConfig> client_config;      // nullopt outside a cluster
@@ -55,10 +58,6 @@ class Node {
   std::function<bool()> is_mig_busy;  // a MIG layout is read or applied; set and reset by its component
   ComponentList components;
 
-  // Whether the GPUs are offered by claims, and none by the device plugin: gpulet.dra.enabled of the first
-  // config in force. A change needs a restart, because a GPU must never be offered by both. Precondition: the
-  // config is not pending.
-  bool serves_claims();
   // Whether the agent runs in a Pod, rather than as a service of its host.
   bool is_in_pod() const;
   // Calls on_state_changed() of every component, once in the next turn of the loop.
@@ -71,7 +70,6 @@ class Node {
 
  private:
   Status result_;
-  std::optional<bool> serves_claims_;
   bool is_state_change_posted_ = false;
 };
 

@@ -95,9 +95,35 @@ void apply_compute_problem(partition::Resource& resource, const std::string& pro
   }
 }
 
+bool is_of_claims(const partition::GpuOffer& offer) {
+  return offer.stage != partition::OfferStage::kDevicePlugin &&
+         offer.stage != partition::OfferStage::kLeavingDevicePlugin;
+}
+
+// Its claims have CDI documents of their own.
+bool is_node_of_claims(const inventory::Snapshot& snapshot, const partition::GpuOffers& offers) {
+  return !snapshot.gpus.empty() && std::ranges::all_of(snapshot.gpus, [&](const auto& gpu) {
+    return is_of_claims(partition::offer_of(offers, gpu.uuid));
+  });
+}
+
+// GPUs and MIG devices of claims.
+std::map<DeviceUuid, std::string> devices_elsewhere(const inventory::Snapshot& snapshot,
+                                                    const partition::GpuOffers& offers) {
+  std::map<DeviceUuid, std::string> elsewhere;
+  for (const auto& gpu : snapshot.gpus) {
+    const auto offer = partition::offer_of(offers, gpu.uuid);
+    if (!is_of_claims(offer)) continue;
+    const std::string why = offer.reason.empty() ? "is offered by claims" : offer.reason;
+    elsewhere.emplace(gpu.uuid, why);
+    for (const auto& mig : gpu.mig_devices) elsewhere.emplace(mig.uuid, why);
+  }
+  return elsewhere;
+}
+
 bool same_offer(const device_plugin::Offer& a, const device_plugin::Offer& b) {
   return a.resource == b.resource && a.access == b.access && a.chooser == b.chooser && a.rules == b.rules &&
-         a.daemons == b.daemons && a.gpus == b.gpus && a.loads == b.loads;
+         a.daemons == b.daemons && a.gpus == b.gpus && a.loads == b.loads && a.elsewhere == b.elsewhere;
 }
 
 }  // namespace
@@ -194,13 +220,15 @@ Offers OfferBuilder::build_offers(const inventory::Snapshot& snapshot, const con
   if (!files.compute_problem.empty() && !plan.resources.empty())
     result.notes.push_back({"no GPU can be used for compute: " + files.compute_problem});
   const auto topology = topology::build_topology(snapshot);
+  const auto elsewhere = devices_elsewhere(snapshot, surroundings.facts.offers);
   inventory::MigMinors minors;
   if (auto parsed = inventory::parse_mig_minors(files.mig_minors)) minors = std::move(*parsed);
   const auto daemons = mps::plan_daemons(plan.resources, snapshot);
   std::map<std::string, inventory::Health> healths;
   if (surroundings.mps_health) healths = surroundings.mps_health(daemons);
   std::optional<std::set<std::string>> cdi_names;
-  if (surroundings.cdi_names) cdi_names = surroundings.cdi_names(snapshot);
+  if (surroundings.cdi_names && !is_node_of_claims(snapshot, surroundings.facts.offers))
+    cdi_names = surroundings.cdi_names(snapshot);
   std::map<ResourceName, CachedOffer> next;
   for (auto& resource : plan.resources) {
     CachedOffer cached;
@@ -216,6 +244,7 @@ Offers OfferBuilder::build_offers(const inventory::Snapshot& snapshot, const con
     offer->rules = allocation_rules(config, files, resource);
     for (const auto& gpu : snapshot.gpus) offer->gpus.push_back(gpu.uuid);
     offer->loads = surroundings.loads;
+    offer->elsewhere = elsewhere;
     const auto before = cache_.find(resource.name);
     if (before != cache_.end() && before->second.topology == cached.topology &&
         before->second.devices == cached.devices && before->second.rules == cached.rules) {

@@ -19,11 +19,9 @@ std::optional<std::string> startup_wait_reason(const StartupState& state,
   if (!state.health_known) return "the health of the GPUs is not known";
   if (state.mig_changing) return "a MIG layout is being applied";
   if (state.all_excluded) return std::nullopt;
-  if (state.claim_devices) {
-    if (*state.claim_devices != 0) return std::nullopt;
+  if (state.claim_devices && *state.claim_devices == 0)
     return "the API server shows no device in the node's ResourceSlices";
-  }
-  bool any = false;
+  bool any = state.claim_devices.has_value();
   for (const auto& [resource, healthy] : state.healthy) {
     if (healthy == 0) continue;
     any = true;

@@ -79,7 +79,8 @@ class DraChecks:
         [waiting] = self.create("one-gpu", wait=False)
         started = time.monotonic()
         self.start()
-        until("the GPUs are in a slice", lambda: len(self.devices()) == 8, 10, 0.01)
+        # Not before the Node shows that the device plugin is gone, which the kubelet writes every 10 s.
+        until("the GPUs are in a slice", lambda: len(self.devices()) == 8, 25, 0.01)
         print(f"   the slice was there after {(time.monotonic() - started) * 1000:.0f} ms", flush=True)
         self.checks.wait_running(waiting)
         print(f"   the Pod that waited runs after {(time.monotonic() - started) * 1000:.0f} ms", flush=True)

@@ -1,0 +1,43 @@
+// What is left of a GPU on either side (partition/offer_switch.h), from what the kubelet and the API server
+// return. Pure.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/types.h"
+#include "device_plugin/allocation.h"
+#include "device_plugin/pod_resources.h"
+#include "dra/claim_record.h"
+#include "inventory/snapshot.h"
+
+namespace gpulet::agent {
+
+// "Pod default/a", by GPU: the Pods that hold one, a part or a share of it by the device plugin.
+std::map<DeviceUuid, std::string> plugin_holders(const std::vector<ContainerDevices>& containers,
+                                                 const inventory::Snapshot& snapshot);
+
+// "claim default/a", by GPU. An admin's access holds nothing.
+std::map<DeviceUuid, std::string> claim_holders(const std::map<std::string, dra::ClaimRecord>& records,
+                                                const inventory::Snapshot& snapshot);
+
+// The GPUs of the devices that the kubelet lists as allocatable.
+std::set<DeviceUuid> allocatable_gpus(const device_plugin::DevicesByResource& devices,
+                                      const inventory::Snapshot& snapshot);
+
+// Healthy devices by resource name.
+using ExpectedAllocatable = std::map<std::string, std::size_t>;
+// Of the resources that are offered, and 0 for the other names that the config gives to GPUs.
+ExpectedAllocatable expected_allocatable(const std::vector<device_plugin::OfferPtr>& offers,
+                                         const inventory::Snapshot& snapshot, const config::Config& config,
+                                         const std::map<std::string, std::string>& labels);
+
+// "the Node shows nvidia.com/gpu: 8, expected 4" where the Node (JSON) has more allocatable than is offered;
+// empty if it has not. A text that is not a Node is behind too.
+std::string node_behind(std::string_view node, const ExpectedAllocatable& expected);
+
+}  // namespace gpulet::agent

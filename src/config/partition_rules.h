@@ -86,9 +86,9 @@ struct NamedMpsShare {
 struct Mps {
   std::optional<ResourceName> name;
   unsigned replicas = 0;
-  bool memory_limit = true;  // of `replicas`
   std::vector<NamedMpsShare> shares;
   bool fail_requests_greater_than_one = true;
+  bool memory_limit = true;  // of `replicas`
   friend bool operator==(const Mps&, const Mps&) = default;
 };
 

@@ -36,9 +36,8 @@ struct PreparationInput {
 // - kDeviceLost: a device that has fallen off the bus, with NVIDIA's key of its taint;
 // - kFailedPrecondition: another claim of the same name, a claim without an allocation, a pool of another
 //   node, and a device name that means another GPU than the one that was allocated;
-// - kInvalidArgument and kUnsupported: those of its configs, of check_sharing(), and of limits for devices
-// that
-//   the claim does not have.
+// - kInvalidArgument and kUnsupported: those of its configs and of check_sharing(), and limits of devices
+//   that the claim does not have.
 Result<ClaimRecord> plan_preparation(const ResourceClaim& claim, const std::string& uid,
                                      const PreparationInput& input);
 

@@ -108,7 +108,9 @@ TEST_F(SimTop, TablesHaveRatesOfTheInterconnectAndEccErrors) {
   ASSERT_TRUE(becomes_true([&] {
     shown = run_json();
     // The mean of the ends of an interval, of which the first may be before the load.
-    return shown["gpus"][3].value("pcie_rx", 0.0) == 2.5e9 && shown["gpus"][3].value("nvlink_rx", 0.0) > 0;
+    if (!shown.contains("gpus") || shown["gpus"].size() < 4) return false;
+    const auto& gpu = shown["gpus"][3];
+    return gpu.value("pcie_rx", 0.0) == 2.5e9 && gpu.value("nvlink_rx", 0.0) > 0;
   })) << shown;
   EXPECT_EQ(shown["gpus"][3]["pcie_tx"], 1'000'000'000);
   // A quarter of 18 links of 26.6 GB/s.

@@ -28,6 +28,11 @@ GpuOffer offer_of(const GpuOffers& offers, const DeviceUuid& gpu) {
   return found == offers.end() ? GpuOffer{} : found->second;
 }
 
+bool is_of_claims(const GpuOffers& offers, const DeviceUuid& gpu) {
+  const auto stage = offer_of(offers, gpu).stage;
+  return stage != OfferStage::kDevicePlugin && stage != OfferStage::kLeavingDevicePlugin;
+}
+
 std::map<DeviceUuid, OfferSide> wanted_sides(const inventory::Snapshot& snapshot,
                                              const config::Config& config,
                                              const std::map<std::string, std::string>& labels) {

@@ -35,6 +35,8 @@ struct GpuOffer {
 using GpuOffers = std::map<DeviceUuid, GpuOffer>;
 
 GpuOffer offer_of(const GpuOffers& offers, const DeviceUuid& gpu);
+// Whether the GPU is in no resource of the device plugin.
+bool is_of_claims(const GpuOffers& offers, const DeviceUuid& gpu);
 
 // The side that the rules and gpulet.dra.enabled want for each GPU that has a UUID. Pure.
 std::map<DeviceUuid, config::OfferSide> wanted_sides(const inventory::Snapshot& snapshot,

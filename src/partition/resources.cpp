@@ -317,12 +317,6 @@ class ResourcePlanner {
     }
   }
 
-  // Those of claims are in no resource.
-  bool is_of_claims(const Gpu& gpu) const {
-    const auto stage = offer_of(facts_.offers, gpu.uuid).stage;
-    return stage != OfferStage::kDevicePlugin && stage != OfferStage::kLeavingDevicePlugin;
-  }
-
   void add_note(std::string message) { notes_.push_back({std::move(message)}); }
 
   // GPUs that can be offered, by index.
@@ -340,7 +334,7 @@ class ResourcePlanner {
         add_note(display_name(gpu) + " has the UUID of another: it is not offered");
       } else if (!selection_.excluded[i].empty()) {
         remarks_.push_back({display_name(gpu) + " " + selection_.excluded[i]});
-      } else if (is_of_claims(gpu)) {
+      } else if (is_of_claims(facts_.offers, gpu.uuid)) {
         continue;
       } else if (const auto out = facts_.withdrawn.find(gpu.uuid); out != facts_.withdrawn.end()) {
         add_note(display_name(gpu) + " " + out->second + ": it is not offered");

@@ -130,11 +130,10 @@ class ClaimServer {
     std::string key = spec_inputs_key(*snapshot_, node_.config);
     if (std::exchange(facts_key_, key) != key) read_facts();
     if (!facts_) return;
-    auto pool = dra::make_device_pool({.snapshot = snapshot_,
-                                       .taints = taints_of(agent->health_view()),
-                                       .withdrawn = withdrawn_gpus(),
-                                       .pcie_roots = facts_->pcie_roots});
-    all_devices_ = std::move(pool);
+    all_devices_ = dra::make_device_pool({.snapshot = snapshot_,
+                                          .taints = taints_of(agent->health_view()),
+                                          .withdrawn = withdrawn_gpus(),
+                                          .pcie_roots = facts_->pcie_roots});
     report_notes();
     if (!follow_claims()) apply_offers();
     watch_plugin();

@@ -95,15 +95,10 @@ void apply_compute_problem(partition::Resource& resource, const std::string& pro
   }
 }
 
-bool is_of_claims(const partition::GpuOffer& offer) {
-  return offer.stage != partition::OfferStage::kDevicePlugin &&
-         offer.stage != partition::OfferStage::kLeavingDevicePlugin;
-}
-
 // Its claims have CDI documents of their own.
 bool is_node_of_claims(const inventory::Snapshot& snapshot, const partition::GpuOffers& offers) {
   return !snapshot.gpus.empty() && std::ranges::all_of(snapshot.gpus, [&](const auto& gpu) {
-    return is_of_claims(partition::offer_of(offers, gpu.uuid));
+    return partition::is_of_claims(offers, gpu.uuid);
   });
 }
 
@@ -112,9 +107,9 @@ std::map<DeviceUuid, std::string> devices_elsewhere(const inventory::Snapshot& s
                                                     const partition::GpuOffers& offers) {
   std::map<DeviceUuid, std::string> elsewhere;
   for (const auto& gpu : snapshot.gpus) {
-    const auto offer = partition::offer_of(offers, gpu.uuid);
-    if (!is_of_claims(offer)) continue;
-    const std::string why = offer.reason.empty() ? "is offered by claims" : offer.reason;
+    if (!partition::is_of_claims(offers, gpu.uuid)) continue;
+    const auto reason = partition::offer_of(offers, gpu.uuid).reason;
+    const std::string why = reason.empty() ? "is offered by claims" : reason;
     elsewhere.emplace(gpu.uuid, why);
     for (const auto& mig : gpu.mig_devices) elsewhere.emplace(mig.uuid, why);
   }

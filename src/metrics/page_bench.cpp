@@ -1,5 +1,5 @@
 // Cost of a page: at most 2 ms for 8 GPUs shared by 30 Pods, 5 ms for 56 MIG devices held by 56 Pods. A page
-// is rendered once per sample, and scrapes are served from it.
+// is rendered at most once per sample, when it is scraped, and served to all scrapes until the next.
 #include <benchmark/benchmark.h>
 
 #include "metrics/aggregator.h"

@@ -12,6 +12,7 @@ enum class Kind : std::uint16_t { kPages = 1, kAccess = 2 };
 struct MessageHead {
   Kind kind;
   std::uint8_t healthy, ready;
+  std::uint32_t has_metrics;
   std::uint32_t present;  // one bit per text
   std::uint32_t fresh_ms;
   std::array<std::uint32_t, kPageTexts> lengths;
@@ -125,7 +126,8 @@ std::optional<std::size_t> size_after(const MessageHead& head) {
   const auto sum = std::accumulate(head.lengths.begin(), head.lengths.end(), std::uint64_t{0});
   if (head.kind == Kind::kAccess)
     return sum <= http::kMaxAccessRulesBytes ? std::optional<std::size_t>(sum) : std::nullopt;
-  if (head.kind != Kind::kPages || sum > kMaxPagesBytes || head.healthy > 1 || head.ready > 1)
+  if (head.kind != Kind::kPages || sum > kMaxPagesBytes || head.healthy > 1 || head.ready > 1 ||
+      head.has_metrics > 1)
     return std::nullopt;
   for (std::size_t i = 0; i < kPageTexts; ++i) {
     if ((head.present >> i & 1) == 0 && head.lengths[i] != 0) return std::nullopt;
@@ -167,9 +169,28 @@ std::size_t total_page_bytes(const Pages& pages) {
   return size;
 }
 
+namespace {
+
+// Whether the message that follows `before` has that text: it is written, and the child has another.
+bool is_sent(const Pages& pages, const Pages* before, PageText text) {
+  const bool is_metrics = text == PageText::kMetrics || text == PageText::kOpenMetrics;
+  if (is_metrics && !pages.has_metrics) return false;
+  if (before == nullptr || (is_metrics && !before->has_metrics)) return true;
+  return page_text(pages, text) != page_text(*before, text);
+}
+
+}  // namespace
+
 PagesMessage make_pages_message(const Pages& pages, std::chrono::milliseconds fresh) {
-  PagesMessage frame{.healthy = pages.healthy, .ready = pages.ready, .valid_for = fresh, .texts = {}};
-  for (std::size_t i = 0; i < kPageTexts; ++i) frame.texts[i] = page_text(pages, static_cast<PageText>(i));
+  PagesMessage frame{.healthy = pages.healthy,
+                     .ready = pages.ready,
+                     .valid_for = fresh,
+                     .texts = {},
+                     .has_metrics = pages.has_metrics};
+  for (std::size_t i = 0; i < kPageTexts; ++i) {
+    const auto text = static_cast<PageText>(i);
+    if (is_sent(pages, nullptr, text)) frame.texts[i] = page_text(pages, text);
+  }
   return frame;
 }
 
@@ -177,13 +198,14 @@ std::string encode_pages(const Pages& pages, std::chrono::milliseconds fresh, co
   MessageHead head{.kind = Kind::kPages,
                    .healthy = pages.healthy,
                    .ready = pages.ready,
+                   .has_metrics = pages.has_metrics,
                    .present = 0,
                    .fresh_ms = static_cast<std::uint32_t>(fresh.count()),
                    .lengths = {}};
   std::size_t size = 0;
   for (std::size_t i = 0; i < kPageTexts; ++i) {
     const std::string& text = page_text(pages, static_cast<PageText>(i));
-    if (before != nullptr && text == page_text(*before, static_cast<PageText>(i))) continue;
+    if (!is_sent(pages, before, static_cast<PageText>(i))) continue;
     head.present |= 1u << i;
     head.lengths[i] = static_cast<std::uint32_t>(text.size());
     size += text.size();
@@ -197,8 +219,13 @@ std::string encode_pages(const Pages& pages, std::chrono::milliseconds fresh, co
 
 std::string encode_access_message(const http::AccessRules& access) {
   const std::string text = encode_access_rules(access);
-  MessageHead head{
-      .kind = Kind::kAccess, .healthy = 0, .ready = 0, .present = 1, .fresh_ms = 0, .lengths = {}};
+  MessageHead head{.kind = Kind::kAccess,
+                   .healthy = 0,
+                   .ready = 0,
+                   .has_metrics = 0,
+                   .present = 1,
+                   .fresh_ms = 0,
+                   .lengths = {}};
   head.lengths[0] = static_cast<std::uint32_t>(text.size());
   return with_head(head, text.size()) + text;
 }
@@ -219,7 +246,8 @@ Result<std::optional<Message>> MessageReader::next_message() {
     PagesMessage frame{.healthy = head.healthy != 0,
                        .ready = head.ready != 0,
                        .valid_for = std::chrono::milliseconds(head.fresh_ms),
-                       .texts = {}};
+                       .texts = {},
+                       .has_metrics = head.has_metrics != 0};
     for (std::size_t i = 0; i < kPageTexts; ++i) {
       if ((head.present >> i & 1) != 0) frame.texts[i] = bytes_.substr(at, head.lengths[i]);
       at += head.lengths[i];

@@ -2,8 +2,8 @@
 // lengths, flags and texts in this machine's byte order; both ends are the same program, so there is no
 // version. A text that has not changed is left out.
 //
-// The child sends only its number of subscribers, one byte on each change (encode_subscriber_count).
-// Anything else from it is the text of its fatal error.
+// The child sends single bytes: its number of subscribers on each change (encode_subscriber_count), and
+// kMetricsWanted. Anything else from it is the text of its fatal error.
 #pragma once
 
 #include <array>
@@ -42,6 +42,7 @@ struct PagesMessage {
   bool healthy = false, ready = false;
   std::chrono::milliseconds valid_for{};                     // how long these pages are valid
   std::array<std::optional<std::string>, kPageTexts> texts;  // nullopt: unchanged
+  bool has_metrics = true;                                   // see Pages; without: their texts are nullopt
 
   std::optional<std::string>& operator[](PageText text) { return texts[static_cast<std::size_t>(text)]; }
   const std::optional<std::string>& operator[](PageText text) const {
@@ -68,6 +69,9 @@ class MessageReader {
  private:
   std::string bytes_;
 };
+
+// A client asks for metrics and the child has none that are valid. No character of an error's text.
+inline constexpr char kMetricsWanted = '\xff';
 
 constexpr char encode_subscriber_count(std::size_t watchers) { return static_cast<char>(watchers); }
 // nullopt for a byte that is no such number.

@@ -24,7 +24,8 @@ Pages pages_of(bool healthy, bool ready, const std::vector<std::string>& texts) 
 }
 
 bool same(const PagesMessage& a, const PagesMessage& b) {
-  return a.healthy == b.healthy && a.ready == b.ready && a.valid_for == b.valid_for && a.texts == b.texts;
+  return a.healthy == b.healthy && a.ready == b.ready && a.valid_for == b.valid_for && a.texts == b.texts &&
+         a.has_metrics == b.has_metrics;
 }
 
 // The messages of `bytes`, appended in random pieces.
@@ -71,6 +72,26 @@ RC_GTEST_PROP(PagesMessage, OnlyChangedTextsAreSent, ()) {
   }
 }
 
+// Whatever was published before, with metrics or without: a child that is told that it has metrics has those
+// last published.
+RC_GTEST_PROP(PagesMessage, MetricsAreSentOnlyWhereTheyAreWritten, ()) {
+  std::optional<Pages> before;
+  std::string metrics;
+  const auto count = *rc::gen::inRange(1, 8);
+  for (int i = 0; i < count; ++i) {
+    Pages now{.metrics = *rc::gen::element<std::string>("", "a", "b")};
+    now.has_metrics = *rc::gen::arbitrary<bool>();
+    if (!now.has_metrics) now.metrics.clear();
+    const auto messages = read_in_pieces(encode_pages(now, 5ms, before ? &*before : nullptr));
+    const auto& message = std::get<PagesMessage>(messages.at(0));
+    RC_ASSERT(message.has_metrics == now.has_metrics);
+    RC_ASSERT(now.has_metrics || !message[PageText::kMetrics]);
+    metrics = message[PageText::kMetrics].value_or(metrics);
+    RC_ASSERT(!now.has_metrics || metrics == now.metrics);
+    before = now;
+  }
+}
+
 RC_GTEST_PROP(PagesMessage, AccessRulesRoundTrip,
               (const std::string& one, const std::string& two, bool prefer)) {
   http::AccessRules access;
@@ -107,6 +128,7 @@ TEST(Frame, InvalidBytesAreRejected) {
 
 TEST(Frame, OnlySmallNumbersAreSubscriberCounts) {
   EXPECT_EQ(decode_subscriber_count(encode_subscriber_count(0)), 0u);
+  EXPECT_FALSE(decode_subscriber_count(kMetricsWanted));
   constexpr auto kMost = http::kMaxSubscribers + http::kMaxLocalSubscribers;
   EXPECT_EQ(decode_subscriber_count(encode_subscriber_count(kMost)), kMost);
   EXPECT_FALSE(decode_subscriber_count(encode_subscriber_count(kMost + 1)));

@@ -57,7 +57,7 @@ class ChildListener final : public Listener {
     return {};
   }
 
-  void publish_pages(const Pages& pages) override {
+  void publish_pages(Pages pages) override {
     const std::size_t size = total_page_bytes(pages);
     if (size > kMaxPagesBytes) {
       if (!std::exchange(logged_too_large_, true)) {
@@ -66,7 +66,7 @@ class ChildListener final : public Listener {
       return;
     }
     logged_too_large_ = false;
-    latest_ = std::make_shared<const Pages>(pages);
+    latest_ = std::make_shared<const Pages>(std::move(pages));
     confirm_pages();
   }
 
@@ -149,14 +149,21 @@ class ChildListener final : public Listener {
     readable_.reset();
     if (got <= 0) return;  // its exit is an event of its own
     const std::string_view bytes(buffer.data(), static_cast<std::size_t>(got));
+    bool wants_metrics = false;
+    std::optional<unsigned> subscribers;
     for (const char byte : bytes) {
-      if (!decode_subscriber_count(byte)) return log_child_error(bytes);
+      if (byte == kMetricsWanted) {
+        wants_metrics = true;
+      } else if (subscribers = decode_subscriber_count(byte); !subscribers) {
+        return log_child_error(bytes);
+      }
     }
     read_delay_ = loop_.after(kReadChildDelay, [this] {
       read_delay_.reset();
       watch_child_socket();
     });
-    set_subscriber_count(*decode_subscriber_count(bytes.back()));
+    if (subscribers) set_subscriber_count(*subscribers);
+    if (wants_metrics && options_.on_metrics_wanted) options_.on_metrics_wanted();
   }
 
   // Only a child that fails sends any other text, and then it exits.

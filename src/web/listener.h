@@ -38,6 +38,9 @@ struct Pages {
   std::string public_use{};
   // JSON of one line: the history of the samples for long ranges (agent/observe/sample_trends.h). No event.
   std::string trends{};
+  // Whether `metrics` and `open_metrics` are written. If not, a request for /metrics calls
+  // ListenerOptions::on_metrics_wanted and waits for pages that have them.
+  bool has_metrics = true;
 };
 
 // Pages older than this are no longer believed: every endpoint answers 503.
@@ -54,6 +57,9 @@ struct ListenerOptions {
   // How many watch, on the loop, whenever that changes; 0 when the child is gone. May be empty. Must not
   // destroy the Listener.
   std::function<void(unsigned)> on_subscribers{};
+  // A client asks for /metrics, and the pages last published have none, on the loop. May be empty. Must not
+  // destroy the Listener.
+  std::function<void()> on_metrics_wanted{};
 };
 // main() of that program calls run_listener_child() when it is called by this name.
 inline constexpr const char* kListenerName = "gpulet-listener";
@@ -72,7 +78,7 @@ class Listener {
 
   // Hands the child what to serve from now on. Never blocks: a slow child gets the newest. A child that has
   // heard nothing for kPagesMaxAge answers 503, so that a stuck agent is seen as such.
-  virtual void publish_pages(const Pages& pages) = 0;
+  virtual void publish_pages(Pages pages) = 0;
   // Says that the pages last published still hold, for another kPagesMaxAge: a message of a few bytes. Does
   // nothing before the first publish_pages().
   virtual void confirm_pages() = 0;

@@ -178,6 +178,8 @@ constexpr unsigned kMaxDescriptors = 10 + http::kMaxConnections + http::kMaxLoca
 constexpr Duration kHeartbeat = std::chrono::seconds(15);
 constexpr std::size_t kMaxTurnBytes = 1u << 20;  // read from the agent in one turn of the loop
 constexpr Duration kReportDelay = std::chrono::milliseconds(50);
+// Until a request for metrics that the agent does not write is answered: within a scrape's 10 s.
+constexpr Duration kMetricsTimeout = std::chrono::seconds(5);
 
 [[noreturn]] void exit_with_error(const Error& error) {
   const std::string text = error.full_message();
@@ -197,6 +199,7 @@ class AgentMessages {
   AgentMessages(Loop& loop, Router& router, http::CheckRunner& passwords, bool network, bool local)
       : loop_(loop), router_(router), network_(network), local_(local), gate_(&passwords) {
     router_.subscribers().on_count_changed = [this] { report_subscribers(); };
+    router_.on_metrics_wanted = [this] { request_metrics(); };
     reading_ = loop_.watch_descriptor(kAgentSocketFd, EPOLLIN, [this](std::uint32_t) { read_messages(); });
     send_heartbeat();
   }
@@ -223,6 +226,7 @@ class AgentMessages {
       if (!*message) return;
       if (auto* frame = std::get_if<PagesMessage>(&**message)) {
         router_.publish_message(std::move(*frame), loop_.now());
+        if (!router_.waits_for_metrics()) metrics_timeout_.reset();
       } else {
         start_servers(std::move(std::get<http::AccessRules>(**message)));
       }
@@ -249,6 +253,17 @@ class AgentMessages {
     });
   }
 
+  void request_metrics() {
+    metrics_timeout_ = loop_.after(kMetricsTimeout, [this] { router_.give_up_on_metrics(); });
+    send_metrics_request();
+  }
+
+  // Again if the agent does not read now.
+  void send_metrics_request() {
+    if (::send(kAgentSocketFd, &kMetricsWanted, 1, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 && errno == EAGAIN)
+      metrics_request_ = loop_.after(kReportDelay, [this] { send_metrics_request(); });
+  }
+
   void send_heartbeat() {
     beating_ = loop_.after(kHeartbeat, [this] {
       router_.subscribers().publish_event(Router::heartbeat_event(), Router::heartbeat_event());
@@ -262,7 +277,7 @@ class AgentMessages {
   http::AccessGate gate_, open_gate_;
   std::optional<http::Server> server_, local_server_;
   MessageReader reader_;
-  Subscription reading_, error_lines_, beating_;
+  Subscription reading_, error_lines_, beating_, metrics_timeout_, metrics_request_;
 };
 
 // The thread that checks passwords shares the heap: glibc would otherwise give it another, with a system call

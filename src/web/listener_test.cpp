@@ -46,6 +46,33 @@ TEST_F(ListenerTest, ServesTheLastPublishedPages) {
   EXPECT_EQ(http::response_body(http::get(port_on_loop(), "/metrics")), "");
 }
 
+TEST_F(ListenerTest, MetricsAreWrittenWhenAClientAsksForThem) {
+  Pages pages = good_pages();
+  pages.metrics.clear();
+  pages.has_metrics = false;
+  std::atomic<int> wanted = 0;
+  ListenerOptions options;
+  options.on_metrics_wanted = [&] {
+    Pages written = good_pages();
+    written.metrics = "written " + std::to_string(++wanted) + "\n";
+    listener_->publish_pages(written);
+  };
+  begin("127.0.0.1:0", options);
+  publish_on_loop(pages);
+  ASSERT_TRUE(wait_until([&] { return http::status_code(http::get(port_on_loop(), "/healthz")) == 200; }));
+  EXPECT_EQ(wanted, 0);
+  for (int i = 0; i < 3; ++i)
+    EXPECT_EQ(http::response_body(http::get(port_on_loop(), "/metrics")), "written 1\n");
+  publish_on_loop(pages);
+  std::vector<std::future<std::string>> scrapes;
+  for (int i = 0; i < 8; ++i)
+    scrapes.push_back(std::async(std::launch::async, [&] { return http::get(port_on_loop(), "/metrics"); }));
+  for (auto& scrape : scrapes) EXPECT_EQ(http::response_body(scrape.get()).substr(0, 8), "written ");
+  EXPECT_TRUE(wait_until(
+      [&] { return http::response_body(http::get(port_on_loop(), "/metrics")) == "written 2\n"; }));
+  EXPECT_EQ(wanted, 2);
+}
+
 TEST_F(ListenerTest, LargePagesAreServedAndTooLargeOnesAreHarmless) {
   begin();
   Pages pages = good_pages();

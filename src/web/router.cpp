@@ -1,6 +1,7 @@
 #include "web/router.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/text.h"
 #include "http/message.h"
@@ -48,8 +49,14 @@ std::string SampleHistory::history_json() const {
 namespace {
 
 constexpr std::string_view kJson = "application/json";
+constexpr std::string_view kMetricsPath = "/metrics";
+constexpr std::string_view kNoMetrics = "the agent has not written its metrics in time";
 // A browser that lost the connection reconnects after this time.
 constexpr std::string_view kRetry = "retry: 2000\n\n";
+
+std::string_view path_of(const http::Request& request) {
+  return request.target.substr(0, request.target.find('?'));
+}
 
 http::Response text_response(int status, std::string body) {
   if (body.empty() || body.back() != '\n') body += '\n';
@@ -69,6 +76,7 @@ void Router::publish_message(PagesMessage frame, Time now) {
   published_ = true;
   healthy_ = frame.healthy;
   ready_ = frame.ready;
+  has_metrics_ = frame.has_metrics;
   when_ = now;
   fresh_ = frame.valid_for;
   if (auto& text = frame[PageText::kHealth]) health_text_ = std::move(*text);
@@ -103,6 +111,7 @@ void Router::publish_message(PagesMessage frame, Time now) {
     subscribers_.publish_event(std::make_shared<const std::string>(std::move(events)),
                                std::make_shared<const std::string>(std::move(public_events)));
   }
+  if (has_metrics_) answer_waiting(now);
 }
 
 std::string Router::staleness_reason(Time now) const {
@@ -155,16 +164,43 @@ http::Response Router::document_response(std::string_view path, const http::Requ
   return document_body_response(document, kJson, request);
 }
 
+void Router::handle_request(const http::Request& request, Time now, const http::ResponseCallback& reply) {
+  const bool must_wait = (request.method == "GET" || request.method == "HEAD") &&
+                         path_of(request) == kMetricsPath && !has_metrics_ && staleness_reason(now).empty();
+  if (!must_wait) return reply(route_request(request, now));
+  if (waiting_.size() == kMaxWaitingRequests) return reply(text_response(503, std::string(kNoMetrics)));
+  waiting_.push_back({.method = std::string(request.method),
+                      .accept = std::string(request.accept),
+                      .accept_encoding = std::string(request.accept_encoding),
+                      .reply = reply});
+  if (waiting_.size() == 1 && on_metrics_wanted) on_metrics_wanted();
+}
+
+void Router::answer_waiting(Time now) {
+  for (const auto& waiting : std::exchange(waiting_, {})) {
+    waiting.reply(route_request({.method = waiting.method,
+                                 .target = kMetricsPath,
+                                 .accept = waiting.accept,
+                                 .accept_encoding = waiting.accept_encoding},
+                                now));
+  }
+}
+
+void Router::give_up_on_metrics() {
+  for (const auto& waiting : std::exchange(waiting_, {}))
+    waiting.reply(text_response(503, std::string(kNoMetrics)));
+}
+
 http::Response Router::route_request(const http::Request& request, Time now) const {
   if (request.method != "GET" && request.method != "HEAD") return text_response(405, "only GET and HEAD");
-  const std::string_view path = request.target.substr(0, request.target.find('?'));
+  const std::string_view path = path_of(request);
   if (auto file = node_page_file(path, request)) return std::move(*file);
   static constexpr std::string_view kApi[] = {"/api/node",    "/api/now",    "/api/use",
                                               "/api/history", "/api/trends", "/api/events"};
   const bool api = std::ranges::find(kApi, path) != std::end(kApi);
   // dcgm-exporter's: whether there is a process to ask, also while its driver hangs.
   if (path == "/health") return text_response(200, "OK");
-  if (!api && path != "/healthz" && path != "/readyz" && path != "/metrics") {
+  if (!api && path != "/healthz" && path != "/readyz" && path != kMetricsPath) {
     return text_response(404,
                          "no such page; there are / /health /healthz /readyz /metrics /api/node /api/now "
                          "/api/use /api/history /api/trends /api/events");
@@ -173,7 +209,7 @@ http::Response Router::route_request(const http::Request& request, Time now) con
   if (auto stale = staleness_reason(now); !stale.empty() && path != "/api/events")
     return text_response(503, std::move(stale));
   if (api) return document_response(path, request);
-  if (path == "/metrics") return metrics_response(request);
+  if (path == kMetricsPath) return metrics_response(request);
   const bool good = path == "/healthz" ? healthy_ : ready_;
   const std::string& what = path == "/healthz" ? health_text_ : ready_text_;
   if (good) return text_response(200, what.empty() ? "ok" : what);

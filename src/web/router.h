@@ -3,9 +3,11 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/loop.h"
 #include "http/message.h"
@@ -17,6 +19,8 @@ inline constexpr Duration kHistoryLength = std::chrono::minutes(15);
 // Younger documents are all kept, older ones at most one per kThinnedInterval.
 inline constexpr Duration kFullHistoryLength = std::chrono::minutes(2);
 inline constexpr Duration kThinnedInterval = std::chrono::seconds(5);
+// Requests for /metrics that wait for the agent; further ones get 503.
+inline constexpr std::size_t kMaxWaitingRequests = 512;
 // Of all documents; beyond, every other one is dropped.
 inline constexpr std::size_t kMaxHistoryBytes = 1u << 20;
 
@@ -45,7 +49,7 @@ class SampleHistory {
 //
 //   /            the node page, with its files (page_files.h)
 //   /healthz /readyz   200, or 503 with the reasons
-//   /metrics     Prometheus text 0.0.4 or OpenMetrics 1.0, by Accept
+//   /metrics     Prometheus text 0.0.4 or OpenMetrics 1.0, by Accept; the agent writes it when asked
 //   /api/node    JSON: what changes rarely         /api/now      JSON: the values of the last sample
 //   /api/use     JSON: usage by owner in it; names of processes only for authenticated clients, as in `node`
 //   /api/history JSON: {"samples":[now, …]}, oldest first, of the last 15 minutes
@@ -61,9 +65,13 @@ class Router final : public http::RequestHandler {
   // than GET and HEAD.
   http::Response route_request(const http::Request& request, Time now) const;
 
-  void handle_request(const http::Request& request, Time now, const http::ResponseCallback& reply) override {
-    reply(route_request(request, now));
-  }
+  // As route_request(), but a request for /metrics waits while the pages have none.
+  void handle_request(const http::Request& request, Time now, const http::ResponseCallback& reply) override;
+  // Called when a request begins to wait for metrics; set before the first request.
+  std::function<void()> on_metrics_wanted;
+  // Answers those that wait with 503, as the agent does not write the metrics.
+  void give_up_on_metrics();
+  bool waits_for_metrics() const { return !waiting_.empty(); }
   http::Subscribers* event_subscribers() override { return &subscribers_; }
 
   http::Subscribers& subscribers() const { return subscribers_; }
@@ -80,11 +88,19 @@ class Router final : public http::RequestHandler {
   http::Response document_response(std::string_view path, const http::Request& request) const;
   http::Response metrics_response(const http::Request& request) const;
   http::Response events_response(bool is_authenticated) const;
+  // A request for /metrics that waits, with what its response depends on.
+  struct WaitingRequest {
+    std::string method, accept, accept_encoding;
+    http::ResponseCallback reply;
+  };
+
+  void answer_waiting(Time now);
   // Why the pages cannot be believed; empty when they can.
   std::string staleness_reason(Time now) const;
 
   bool published_ = false;
-  bool healthy_ = false, ready_ = false;
+  bool healthy_ = false, ready_ = false, has_metrics_ = false;
+  std::vector<WaitingRequest> waiting_;
   std::string health_text_, ready_text_;
   http::Document metrics_, open_metrics_, now_;
   http::Document trends_{"{\"at\":0,\"rings\":[]}"};  // before the first: none

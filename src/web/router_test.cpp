@@ -160,6 +160,70 @@ TEST(Site, MetricsFormatFollowsTheAcceptHeader) {
   EXPECT_EQ(*get(site, "/metrics", now, "application/openmetrics-text").body, "m 1\n");
 }
 
+// Pages without metrics: requests for them wait, all others are answered.
+class WaitingForMetrics : public testing::Test {
+ protected:
+  WaitingForMetrics() {
+    site_.on_metrics_wanted = [this] { ++wanted_; };
+    Pages without = pages(true, true);
+    without.has_metrics = false;
+    site_.publish_message(make_pages_message(without, 10s), Time{});
+  }
+  void request(std::string_view target, std::string_view accept = {}, Time now = {}) {
+    // Views of what is gone after the call.
+    const std::string copy(accept);
+    site_.handle_request({.method = "GET", .target = target, .accept = copy}, now,
+                         [this](const http::Response& response) {
+                           answers_.push_back(std::to_string(response.status) + " " + *response.body);
+                         });
+  }
+
+  Router site_;
+  int wanted_ = 0;
+  std::vector<std::string> answers_;
+};
+
+TEST_F(WaitingForMetrics, AreAnsweredTogetherEachInItsFormat) {
+  request("/healthz");
+  request("/api/now");
+  EXPECT_EQ(answers_, (std::vector<std::string>{"200 ok\n", "200 {\"at\":1}\n"}));
+  answers_.clear();
+  request("/metrics?a=b");
+  request("/metrics", "application/openmetrics-text");
+  EXPECT_EQ(wanted_, 1);
+  EXPECT_TRUE(answers_.empty());
+  // A sample in between has no metrics either.
+  site_.publish_message({.healthy = true, .ready = true, .valid_for = 10s, .texts = {}, .has_metrics = false},
+                        Time{} + 1s);
+  EXPECT_TRUE(answers_.empty());
+  EXPECT_TRUE(site_.waits_for_metrics());
+  site_.publish_message(frame(true, true), Time{} + 1s);
+  EXPECT_EQ(answers_, (std::vector<std::string>{"200 m 1\n", "200 m 1\n# EOF\n"}));
+  EXPECT_FALSE(site_.waits_for_metrics());
+  request("/metrics", {}, Time{} + 1s);
+  EXPECT_EQ(answers_.size(), 3u);
+  EXPECT_EQ(wanted_, 1);
+}
+
+TEST_F(WaitingForMetrics, GetAnErrorWhenTheAgentDoesNotWriteThem) {
+  request("/metrics");
+  site_.give_up_on_metrics();
+  EXPECT_EQ(answers_, (std::vector<std::string>{"503 the agent has not written its metrics in time\n"}));
+  request("/metrics");
+  EXPECT_EQ(wanted_, 2);  // asked again
+  request("/metrics", {}, Time{} + 11s);
+  EXPECT_EQ(answers_.back(), "503 no data from the agent for 11.0 s\n");
+}
+
+TEST_F(WaitingForMetrics, AreLimited) {
+  for (std::size_t i = 0; i < kMaxWaitingRequests; ++i) request("/metrics");
+  EXPECT_TRUE(answers_.empty());
+  request("/metrics");
+  EXPECT_EQ(answers_.size(), 1u);
+  site_.publish_message(frame(true, true), Time{});
+  EXPECT_EQ(answers_.size(), kMaxWaitingRequests + 1);
+}
+
 TEST(Site, CompressesOncePerPublishAndOnlyOnRequest) {
   Router site;
   const Time now{};

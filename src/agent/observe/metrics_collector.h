@@ -1,4 +1,4 @@
-// Samples the GPUs at an interval and keeps the content of the metrics pages; a scrape calls nothing. A GPU
+// Samples the GPUs at an interval and keeps the content of the metrics pages; a scrape calls no driver. A GPU
 // that hangs costs its own series; while the kubelet is slow or away, the last known device holders stay.
 // Loop's thread only.
 #pragma once

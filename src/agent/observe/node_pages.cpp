@@ -23,9 +23,7 @@ std::string join_lines(const std::vector<std::string>& texts) {
 
 }  // namespace
 
-web::Pages build_status_pages(const AgentStatus& state, const std::map<std::string, std::uint64_t>& events,
-                              const std::string& version,
-                              const std::function<void(metrics::Exposition&)>& add) {
+web::Pages build_status_pages(const AgentStatus& state) {
   const auto problems = state.problems();
   web::Pages pages;
   pages.healthy = !state.stuck;
@@ -33,7 +31,13 @@ web::Pages build_status_pages(const AgentStatus& state, const std::map<std::stri
   if (state.stuck) pages.health_text = text;
   pages.ready = problems.empty();
   pages.ready_text = text;
+  pages.has_metrics = false;
+  return pages;
+}
 
+void write_metrics(web::Pages& pages, const AgentStatus& state,
+                   const std::map<std::string, std::uint64_t>& events, const std::string& version,
+                   const std::function<void(metrics::Exposition&)>& add) {
   metrics::Exposition page;
   page.add_sample("gpulet_build_info", Type::kGauge, "Version of the running agent.", {{"version", version}},
                   1);
@@ -67,7 +71,7 @@ web::Pages build_status_pages(const AgentStatus& state, const std::map<std::stri
   if (add) add(page);
   pages.metrics = page.text_format();
   pages.open_metrics = page.open_metrics_format();
-  return pages;
+  pages.has_metrics = true;
 }
 
 namespace {
@@ -297,7 +301,8 @@ void NodePages::open_listener() {
         loop_, address,
         {.access_rules = access_ ? access_->access() : http::AccessRules{},
          .local = socket_,
-         .on_subscribers = [this](unsigned watchers) { metrics_.set_watched(watchers > 0); }});
+         .on_subscribers = [this](unsigned watchers) { metrics_.set_watched(watchers > 0); },
+         .on_metrics_wanted = [this] { publish_metrics(); }});
   };
   if (network) {
     auto listener = start(endpoints_->address);
@@ -345,29 +350,44 @@ void NodePages::confirm_pages() {
   if (listener_) listener_->confirm_pages();
 }
 
+std::optional<NodePages::PublishedState> NodePages::current_state() {
+  const auto* agent = agent_();
+  if (agent == nullptr) return std::nullopt;
+  PublishedState now{.status = agent->status(), .counts = counts_()};
+  auto& problems = now.status.other_problems;
+  problems.insert(problems.end(), now.counts.problems.begin(), now.counts.problems.end());
+  published_stuck_ = now.status.stuck;
+  metrics_.set_snapshot(now.status.driver_answers ? now.status.snapshot : nullptr);
+  if (!listener_) return std::nullopt;
+  page_.set_snapshot(now.status.snapshot);
+  page_.set_problems(now.status.problems());
+  page_.set_devices(agent->devices_by_resource());
+  return now;
+}
+
 void NodePages::publish_pages() {
   soon_.reset();
   heartbeat_ = loop_.after(kHeartbeat, [this] { confirm_pages(); });
   refresh_ = loop_.after(kRefresh, [this] { publish_pages(); });
-  const auto* agent = agent_();
-  if (!agent) return;
-  auto state = agent->status();
-  const auto counts = counts_();
-  state.other_problems.insert(state.other_problems.end(), counts.problems.begin(), counts.problems.end());
-  published_stuck_ = state.stuck;
-  metrics_.set_snapshot(state.driver_answers ? state.snapshot : nullptr);
-  if (!listener_) return;
-  page_.set_snapshot(state.snapshot);
-  page_.set_problems(state.problems());
-  page_.set_devices(agent->devices_by_resource());
-  auto pages = build_status_pages(state, reporter_.event_counts(), version_, [&](metrics::Exposition& page) {
-    metrics_.add_to(page, state, agent->health_view(), counts);
-    if (metrics_.collector() != nullptr && state.snapshot)
-      metrics::add_forecast_metrics(page, *state.snapshot,
+  const auto now = current_state();
+  if (!now) return;
+  auto pages = build_status_pages(now->status);
+  page_.write_pages(pages);
+  listener_->publish_pages(std::move(pages));
+}
+
+void NodePages::publish_metrics() {
+  const auto now = current_state();
+  if (!now) return;
+  auto pages = build_status_pages(now->status);
+  page_.write_pages(pages);
+  write_metrics(pages, now->status, reporter_.event_counts(), version_, [&](metrics::Exposition& page) {
+    metrics_.add_to(page, now->status, agent_()->health_view(), now->counts);
+    if (metrics_.collector() != nullptr && now->status.snapshot)
+      metrics::add_forecast_metrics(page, *now->status.snapshot,
                                     load_forecasts_.horizon_forecasts(loop_.wall_now()));
   });
-  page_.write_pages(pages);
-  listener_->publish_pages(pages);
+  listener_->publish_pages(std::move(pages));
 }
 
 }  // namespace gpulet::agent

@@ -23,10 +23,13 @@
 
 namespace gpulet::agent {
 
-// `events`: number of reported events by reason. `add` adds the other metrics to the page; may be empty.
-web::Pages build_status_pages(const AgentStatus& state, const std::map<std::string, std::uint64_t>& events,
-                              const std::string& version,
-                              const std::function<void(metrics::Exposition&)>& add);
+// /healthz and /readyz; no metrics.
+web::Pages build_status_pages(const AgentStatus& state);
+// Writes /metrics into `pages`. `events`: number of reported events by reason. `add` adds the other metrics;
+// may be empty.
+void write_metrics(web::Pages& pages, const AgentStatus& state,
+                   const std::map<std::string, std::uint64_t>& events, const std::string& version,
+                   const std::function<void(metrics::Exposition&)>& add);
 
 // Who may connect to the listener, by Prometheus' web config file: read at the start, and again when the
 // file, its certificates or its keys change. An invalid file is logged once, and the previous one stays in
@@ -99,8 +102,9 @@ class NodePages {
   }
   // Called after each sample, when the forecasts know it; empty: nobody.
   void set_sampled_callback(std::function<void()> sampled) { sampled_ = std::move(sampled); }
-  // Publishes the current state. From then on the pages are confirmed well within web::kPagesMaxAge, and
-  // written again after each sample, soon after publish_soon(), and at least every 20 s, which is how old a
+  // Publishes the current state, without metrics: those are written when a client asks for them, and are
+  // valid until the next publication. From then on the pages are confirmed well within web::kPagesMaxAge, and
+  // published again after each sample, soon after publish_soon(), and at least every 20 s, which is how old a
   // number can be that changes without either.
   void publish_pages();
   // Has a number of the pages that changed published within a second.
@@ -121,6 +125,13 @@ class NodePages {
   void open_socket();
   void on_sampled();
   void confirm_pages();
+  void publish_metrics();
+  // The state as it is published; nullopt while there is no agent or no listener.
+  struct PublishedState {
+    AgentStatus status;
+    NodeCounts counts;
+  };
+  std::optional<PublishedState> current_state();
 
   Loop& loop_;
   NodeReporter& reporter_;

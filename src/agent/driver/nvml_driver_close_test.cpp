@@ -165,6 +165,42 @@ TEST_F(NvmlDriverCloseTest, WorksAloneWhileCallsWait) {
   EXPECT_FALSE(is_held());
 }
 
+// Four changes that come together, as of a MIG layout for the node: one closing and one opening around all.
+TEST_F(NvmlDriverCloseTest, WorkAloneOfSeveralGpusClosesTheDriverOnce) {
+  const auto opened = [] {
+    std::uint64_t count = 0;
+    for (const auto& call : nvml::call_counts()) {
+      if (std::string_view(call.function).starts_with("nvmlInit")) count += call.count;
+    }
+    return count;
+  };
+  ASSERT_TRUE(open_and_wait());
+  const auto snapshot = read_and_wait();
+  ASSERT_TRUE(snapshot);
+  const auto opened_before = opened();
+  nvml::Collected<std::string> order;
+  thread_.run_on_loop([&] {
+    for (unsigned i = 0; i < 4; ++i) {
+      driver_->run_alone_on_gpu<unsigned>(
+          snapshot->gpus[i].uuid, "changing", kLimit,
+          [i, &order](const NvmlDriver::SessionPtr& session, unsigned index) -> Result<unsigned> {
+            order.push_value("work " + std::to_string(index));
+            if (!session || i == 1) return fail(Code::kFailedPrecondition, "in use");
+            return index;
+          },
+          [i, &order](const Result<unsigned>& result) {
+            order.push_value((result ? "done " : "failed ") + std::to_string(i));
+          });
+    }
+    driver_->read_snapshot([&](const auto& read) { order.push_value(read ? "read" : "unread"); });
+  });
+  EXPECT_EQ(order.wait_for_values(9),
+            (std::vector<std::string>{"work 0", "work 1", "work 2", "work 3", "done 0", "failed 1", "done 2",
+                                      "done 3", "read"}));
+  EXPECT_EQ(opened() - opened_before, 5u);  // one for each, one for the agent
+  EXPECT_TRUE(close_and_wait());
+}
+
 TEST_F(NvmlDriverCloseTest, WorkAloneNeedsAnOpenDriver) {
   ASSERT_TRUE(open_and_wait());
   const auto snapshot = read_and_wait();

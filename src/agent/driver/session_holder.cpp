@@ -1,5 +1,7 @@
 #include "agent/driver/session_holder.h"
 
+#include <iterator>
+
 namespace gpulet::agent {
 namespace {
 
@@ -122,40 +124,51 @@ void SessionHolder::start_alone(AloneWork alone) {
 
 void SessionHolder::begin_alone() {
   linger_.reset();
+  if (state_ != State::kClosed) return run_next_alone();
+  const AloneWork alone = std::move(alone_.front());
+  alone_.pop_front();
+  alone.done(fail(closed_error()), true);
+  advance();
+}
+
+// Closing waits for the thread of the events, opening makes the driver list its GPUs: both are done once for
+// all that wait.
+void SessionHolder::run_next_alone() {
   AloneWork alone = std::move(alone_.front());
   alone_.pop_front();
-  if (state_ == State::kClosed) {
-    alone.done(fail(closed_error()), true);
-    return advance();
-  }
   alone.begin();
   state_ = State::kAlone;
+  finished_.push_back(std::move(alone.done));
+  const bool is_last = alone_.empty();
   auto call = std::move(alone.call);
   auto work = std::move(alone.work);
   call.deadline += kCloseGrace + 2 * options_.call_timeout;
   worker_.run_call<SessionPtr>(
       std::move(call),
-      [old = std::exchange(session_, nullptr), options = options_,
-       work = std::move(work)]() mutable -> Result<SessionPtr> {
+      [old = std::exchange(session_, nullptr), options = options_, work = std::move(work),
+       is_last]() mutable -> Result<SessionPtr> {
         nvml::Session::shut_down(std::exchange(old, nullptr), kCloseGrace);
         {
           auto alone_session = open_driver(options);
           work(alone_session);
           if (alone_session) nvml::Session::shut_down(std::exchange(*alone_session, nullptr), kReleaseGrace);
         }
-        return open_driver(options);
+        return is_last ? open_driver(options) : Result<SessionPtr>(nullptr);
       },
-      [this, done = std::move(alone.done)](const Result<SessionPtr>& session) {
-        on_alone_done(done, session);
+      [this, is_last](const Result<SessionPtr>& session) {
+        session && !is_last ? run_next_alone() : on_alone_done(session);
       });
 }
 
-void SessionHolder::on_alone_done(const AloneDone& done, const Result<SessionPtr>& session) {
+void SessionHolder::on_alone_done(const Result<SessionPtr>& session) {
   state_ = session ? State::kOpen : State::kClosed;
   if (session) session_ = *session;
   const bool returned = session || session.error().code() != Code::kDeadlineExceeded;
+  const Status opened = session ? Status() : fail(session.error());
   const auto alive = lifetime_.watch();
-  done(session ? Status() : fail(session.error()), returned);
+  auto finished = std::exchange(finished_, {});
+  for (auto done = finished.begin(); alive && done != finished.end(); ++done)
+    (*done)(opened, returned || std::next(done) != finished.end());
   if (alive) run_waiting();
   if (alive && !session) lost_();
 }

@@ -3,7 +3,9 @@
 // moment, and learns of nothing. Loop's thread only.
 //
 //     closed ⇄ open                      open_session(), close_session()
-//     open ─▶ alone ─▶ open              run_alone(): waits for the uses, then closes, works and opens again
+//     open ─▶ alone ─▶ open              run_alone(): waits for the uses, then closes, does all work that
+//     waits,
+//                                        and opens again
 //     open ─▶ parked ─▶ opening ─▶ open  on demand: kHoldLinger after the last use, and at the next one
 #pragma once
 
@@ -13,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/loop.h"
 #include "base/result.h"
@@ -65,7 +68,8 @@ class SessionHolder {
 
   // Runs `work` on the driver's thread with a session of its own while the agent has no other: after the uses
   // have ended; other users wait. `begin` is called right before the session is closed, `done` when it is
-  // open again. A call that hangs keeps its session, and `work` runs beside it. Errors of `work`'s result:
+  // open again after all work of this kind that waited. A call that hangs keeps its session, and `work` runs
+  // beside it. Errors of `work`'s result:
   // kDeadlineExceeded after `call.deadline`; those of open_session().
   template <class T>
   void run_alone(nvml::Call call, std::function<void()> begin,
@@ -101,7 +105,8 @@ class SessionHolder {
   void run_waiting();
   void start_alone(AloneWork alone);
   void begin_alone();
-  void on_alone_done(const AloneDone& done, const Result<SessionPtr>& session);
+  void run_next_alone();
+  void on_alone_done(const Result<SessionPtr>& session);
   void reopen();
   void park();
 
@@ -116,6 +121,7 @@ class SessionHolder {
   std::size_t uses_ = 0;
   std::deque<std::function<void()>> waiting_;  // for the end of a state that passes
   std::deque<AloneWork> alone_;                // for the end of all uses
+  std::vector<AloneDone> finished_;            // for an open session; the last may hang
   Subscription linger_;
   Lifetime lifetime_;
 };

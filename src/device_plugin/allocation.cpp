@@ -22,6 +22,22 @@ tl::unexpected<Error> allocation_error(const Offer& offer, Code code, const std:
   return fail(code, "invalid allocation request for \"" + offer.resource.name.str() + "\": " + why);
 }
 
+// `found` are indices in the offer.
+Status check_shares_on(const Offer& offer, std::span<const std::size_t> found) {
+  const auto where = offer.resource.shares_on;
+  std::vector<std::size_t> gpus;
+  for (const auto index : found) gpus.push_back(offer.resource.devices[index].gpu);
+  if (placement::are_shares_placed(where, gpus)) return {};
+  const auto shares = std::to_string(gpus.size()) + " shares of ";
+  std::ranges::sort(gpus);
+  const auto distinct = std::ranges::unique(gpus).begin() - gpus.begin();
+  return allocation_error(
+      offer, Code::kFailedPrecondition,
+      shares + (distinct == 1 ? "one GPU" : std::to_string(distinct) + " GPUs") + "; expected " +
+          (where == placement::SharesOn::kOneGpu ? "one GPU" : "different GPUs") + " (sharesOn: " +
+          std::string(placement::shares_on_name(where)) + " in gpulet.partition); nothing else is free");
+}
+
 // Indices of the requested devices in the offer, in the order of the request.
 Result<std::vector<std::size_t>> find_devices(const Offer& offer, std::span<const DeviceId> ids) {
   const auto& devices = offer.resource.devices;
@@ -48,6 +64,7 @@ Result<std::vector<std::size_t>> find_devices(const Offer& offer, std::span<cons
                             "invalid request: maximum request size for shared resources is 1; found " +
                                 std::to_string(ids.size()));
   }
+  if (auto placed = check_shares_on(offer, found); !placed) return tl::unexpected(placed.error());
   for (const std::size_t index : found) {
     const auto& device = devices[index];
     if (!device.health.healthy) {

@@ -100,7 +100,7 @@ class TopologyChooser final : public Chooser {
   }
 
   Choice choose_shared(const Request& ask) const {
-    const Solution answer = shared_->choose_shares(ask, rules_.shared);
+    const Solution answer = shared_->choose_shares(ask, rules_.shared, rules_.shares_on);
     Choice choice;
     choice.devices.reserve(answer.chosen.size());
     for (const Position position : answer.chosen) choice.devices.push_back(devices_[position].id);
@@ -211,6 +211,18 @@ GpuLoad make_gpu_load(double busy_percent, double memory_percent, bool held_outs
       .memory_percent =
           static_cast<std::uint8_t>(std::floor(percent(memory_percent) / kMemoryStep) * kMemoryStep),
       .held_outside_pods = held_outside_pods};
+}
+
+std::optional<SharesOn> parse_shares_on(std::string_view text) {
+  const auto* const found = std::ranges::find(kSharesOnNames, text);
+  if (text.empty() || found == kSharesOnNames.end()) return std::nullopt;
+  return static_cast<SharesOn>(found - kSharesOnNames.begin());
+}
+
+bool are_shares_placed(SharesOn where, std::span<const std::size_t> gpus) {
+  const std::set<std::size_t> distinct(gpus.begin(), gpus.end());
+  if (where == SharesOn::kOneGpu) return distinct.size() <= 1;
+  return where == SharesOn::kAnyGpu || distinct.size() == gpus.size();
 }
 
 std::string_view method_name(Method method) {

@@ -107,13 +107,14 @@ class Chooser {
   virtual ~Chooser() = default;
 
   // Chooses `size` of `available`, including all of `required`. `loads` are by index in the Topology; GPUs
-  // beyond its end have no known load. Errors: kInvalidArgument for size 0, size above the number available,
-  // an unknown or duplicate id, a required id outside available, more required than size. Cost: ≤ 1 ms for 16
-  // GPUs; beyond that exact if enough GPUs are alike or few are available, else bounded in ≤ 1 ms
-  // (Method::kBounded).
+  // beyond its end have no known load. `shares_on` takes the place of the rules'. Errors: kInvalidArgument
+  // for size 0, size above the number available, an unknown or duplicate id, a required id outside available,
+  // more required than size. Cost: ≤ 1 ms for 16 GPUs; beyond that exact if enough GPUs are alike or few are
+  // available, else bounded in ≤ 1 ms (Method::kBounded).
   virtual Result<Choice> choose_devices(std::span<const DeviceId> available,
                                         std::span<const DeviceId> required, std::size_t size,
-                                        std::span<const GpuLoad> loads = {}) const = 0;
+                                        std::span<const GpuLoad> loads = {},
+                                        std::optional<SharesOn> shares_on = std::nullopt) const = 0;
 };
 
 }  // namespace gpulet::placement

@@ -45,6 +45,13 @@ std::vector<Setting> serving_settings() {
            [](Config& c, const Value& v) {
              c.gpulet.placement_load = enum_value<PlacementLoad>(text_value(v), kPlacementLoads);
            }},
+      {.flag = "pod-choices",
+       .environment = {"GPULET_POD_CHOICES"},
+       .path = "gpulet.podChoices",
+       .kind = Kind::kBool,
+       .default_text = "false",
+       .help = "refuse GPUs that no pending Pod accepts; needs list on pods",
+       .assign = [](Config& c, const Value& v) { c.gpulet.pod_choices = bool_value(v); }},
       {.flag = "kubelet-dir",
        .environment = {"GPULET_KUBELET_DIR"},
        .path = "gpulet.kubeletDir",

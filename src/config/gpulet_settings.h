@@ -169,6 +169,8 @@ struct GpuletSettings {
   std::string state_dir = "/var/lib/gpulet";
   // Publish the GpuNode object; nullopt: where its CRD is installed and the agent has the rights.
   std::optional<bool> publish_gpu_node;
+  // Give Pods the devices that their annotations accept; needs list on pods.
+  bool pod_choices = false;
   // Key of the Node's taint that the agent removes once the GPUs can be requested; empty: none.
   std::string startup_taint;
   // Create missing device nodes of the driver in the driver root's /dev, if the agent may.

@@ -105,6 +105,11 @@ void add_name(YamlNode& node, const std::optional<ResourceName>& name) {
   if (name) node.add("name", YamlNode::text(name->str()));
 }
 
+void add_shares_on(YamlNode& node, placement::SharesOn where) {
+  if (where != placement::SharesOn::kAnyGpu)
+    node.add("sharesOn", YamlNode::text(std::string(placement::shares_on_name(where))));
+}
+
 using Member = std::pair<std::string, YamlNode>;
 
 Member mode_member(const Whole& whole) {
@@ -118,6 +123,7 @@ Member mode_member(const TimeSlicing& slicing) {
   add_name(node, slicing.name);
   node.add("replicas", number_node(slicing.replicas));
   node.add("failRequestsGreaterThanOne", bool_node(slicing.fail_requests_greater_than_one));
+  add_shares_on(node, slicing.shares_on);
   return {"timeSlicing", std::move(node)};
 }
 
@@ -137,6 +143,7 @@ Member mode_member(const Mps& mps) {
     }
   }
   node.add("failRequestsGreaterThanOne", bool_node(mps.fail_requests_greater_than_one));
+  add_shares_on(node, mps.shares_on);
   return {"mps", std::move(node)};
 }
 

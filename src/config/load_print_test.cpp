@@ -42,7 +42,7 @@ gpulet:
   dra: {enabled: true}
   partition:
   - {devices: [0-3], model: "*H100*", nodeLabel: pool=inference, offer: claims, whole: }
-  - {devices: [4, GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0], timeSlicing: {replicas: 4, name: gpu.sliced}}
+  - {devices: [4, GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0], timeSlicing: {replicas: 4, sharesOn: oneGPU}}
   - {devices: [6], mps: {shares: [60, {memory: 40, threads: 30, name: small}]}}
   - {devices: 1, mps: {replicas: 4, name: gpu.quarter, failRequestsGreaterThanOne: false}}
   - {devices: [8], mig: {layout: all-balanced}, offer: devicePlugin}

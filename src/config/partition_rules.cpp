@@ -206,7 +206,8 @@ class RuleReader {
   }
 
   void read_slicing(const Node& node, const std::string& field, PartitionRule& rule) {
-    const MappingReader fields(node, field, {"name", "replicas", "failRequestsGreaterThanOne"}, problems_);
+    const MappingReader fields(node, field, {"name", "replicas", "failRequestsGreaterThanOne", "sharesOn"},
+                               problems_);
     TimeSlicing slicing;
     slicing.name = name_in(fields);
     if (const auto* replicas = fields["replicas"]) {
@@ -218,12 +219,14 @@ class RuleReader {
       slicing.fail_requests_greater_than_one =
           read_bool(*value, fields.field_path("failRequestsGreaterThanOne"), problems_).value_or(false);
     }
+    read_shares_on(fields, slicing);
     rule.mode = std::move(slicing);
   }
 
   void read_mps(const Node& node, const std::string& field, PartitionRule& rule) {
     const MappingReader fields(
-        node, field, {"name", "replicas", "memoryLimit", "shares", "failRequestsGreaterThanOne"}, problems_);
+        node, field, {"name", "replicas", "memoryLimit", "shares", "failRequestsGreaterThanOne", "sharesOn"},
+        problems_);
     Mps mps;
     mps.name = name_in(fields);
     const auto* replicas = fields["replicas"];
@@ -246,7 +249,25 @@ class RuleReader {
       mps.fail_requests_greater_than_one =
           read_bool(*value, fields.field_path("failRequestsGreaterThanOne"), problems_).value_or(true);
     }
+    read_shares_on(fields, mps);
     rule.mode = std::move(mps);
+  }
+
+  // It says where two shares of a container are, which are thus allowed.
+  template <class Mode>
+  void read_shares_on(const MappingReader& fields, Mode& mode) {
+    const auto* node = fields["sharesOn"];
+    if (!node) return;
+    const std::string field = fields.field_path("sharesOn");
+    const auto text = read_text(*node, field, problems_);
+    if (!text) return;
+    const auto where = placement::parse_shares_on(*text);
+    if (!where)
+      return add_rule_error(*node, field, "expected oneGPU or differentGPUs, found " + quoted_text(*text));
+    if (fields["failRequestsGreaterThanOne"] && mode.fail_requests_greater_than_one)
+      return add_rule_error(*node, field, "failRequestsGreaterThanOne is true: a container has one share");
+    mode.shares_on = *where;
+    mode.fail_requests_greater_than_one = false;
   }
 
   void check_clients(const Node& node, const std::string& field, std::size_t count) {

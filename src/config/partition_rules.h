@@ -12,6 +12,7 @@
 
 #include "base/types.h"
 #include "inventory/snapshot.h"
+#include "placement/chooser.h"
 
 namespace gpulet::config {
 
@@ -65,6 +66,7 @@ struct TimeSlicing {
   std::optional<ResourceName> name;
   unsigned replicas = 0;
   bool fail_requests_greater_than_one = false;
+  placement::SharesOn shares_on = placement::SharesOn::kAnyGpu;
   friend bool operator==(const TimeSlicing&, const TimeSlicing&) = default;
 };
 
@@ -88,6 +90,7 @@ struct Mps {
   unsigned replicas = 0;
   std::vector<NamedMpsShare> shares;
   bool fail_requests_greater_than_one = true;
+  placement::SharesOn shares_on = placement::SharesOn::kAnyGpu;
   bool memory_limit = true;  // of `replicas`
   friend bool operator==(const Mps&, const Mps&) = default;
 };

@@ -83,6 +83,32 @@ TEST(Partition, LoadsTheDocumentedExample) {
   EXPECT_EQ(good(rules("- whole:")).size(), 1u);  // no value means {}
 }
 
+TEST(Partition, SharesOnAllowsSeveralShares) {
+  using placement::SharesOn;
+  const auto read =
+      good(rules("- {devices: 1, timeSlicing: {replicas: 4, sharesOn: oneGPU, name: a}}\n"
+                 "- mps: {replicas: 4, sharesOn: differentGPUs, failRequestsGreaterThanOne: no}"));
+  ASSERT_EQ(read.size(), 2u);
+  const auto& slicing = std::get<TimeSlicing>(read[0].mode);
+  EXPECT_EQ(slicing.shares_on, SharesOn::kOneGpu);
+  const auto& mps = std::get<Mps>(read[1].mode);
+  EXPECT_EQ(mps.shares_on, SharesOn::kDifferentGpus);
+  EXPECT_FALSE(mps.fail_requests_greater_than_one);
+  EXPECT_FALSE(std::get<Mps>(good(rules("- mps: {replicas: 4, sharesOn: oneGPU}"))[0].mode)
+                   .fail_requests_greater_than_one);
+  EXPECT_EQ(only_error_of(rules("- mps: {replicas: 4, sharesOn: two}")),
+            "x.yaml:3:34: gpulet.partition[0].mps.sharesOn: expected oneGPU or differentGPUs, found \"two\"");
+  EXPECT_EQ(only_error_of(
+                rules("- timeSlicing: {replicas: 4, sharesOn: oneGPU, failRequestsGreaterThanOne: true}")),
+            "x.yaml:3:42: gpulet.partition[0].timeSlicing.sharesOn: failRequestsGreaterThanOne is true: a "
+            "container has one share");
+  EXPECT_EQ(
+      only_error_of(rules("- {devices: 1, timeSlicing: {replicas: 4, sharesOn: oneGPU}}\n"
+                          "- timeSlicing: {replicas: 4}")),
+      "x.yaml:4:5: gpulet.partition: nvidia.com/gpu.shared of timeSlicing with 4 replicas conflicts with "
+      "timeSlicing with 4 replicas at x.yaml:3:5: set a name");
+}
+
 TEST(Partition, DocumentationExamplesAreValid) {
   const auto page = read_file("docs/partition.md");
   ASSERT_TRUE(page) << page.error().full_message();

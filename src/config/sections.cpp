@@ -210,13 +210,14 @@ struct MadeResource {
   enum class SharingMode { kWhole, kTimeSlicing, kMps, kMig } mode = SharingMode::kWhole;
   unsigned replicas = 1;
   bool fail_requests_greater_than_one = false;
+  placement::SharesOn shares_on = placement::SharesOn::kAnyGpu;
   std::optional<MpsShare> share;
   std::string daemon;
   std::map<std::string, unsigned> mig_devices;
   const PartitionRule* rule = nullptr;  // null for `sharing`
 
   auto kind() const {
-    return std::tuple(mode, replicas, fail_requests_greater_than_one, share, daemon, mig_devices);
+    return std::tuple(mode, replicas, fail_requests_greater_than_one, shares_on, share, daemon, mig_devices);
   }
 };
 
@@ -343,6 +344,7 @@ class ResourceNameCheck {
     made.mode = MadeResource::SharingMode::kTimeSlicing;
     made.replicas = slicing.replicas;
     made.fail_requests_greater_than_one = slicing.fail_requests_greater_than_one;
+    made.shares_on = slicing.shares_on;
     add_resource(std::move(made));
   }
 
@@ -352,6 +354,7 @@ class ResourceNameCheck {
     MadeResource made;
     made.mode = MadeResource::SharingMode::kMps;
     made.fail_requests_greater_than_one = mps.fail_requests_greater_than_one;
+    made.shares_on = mps.shares_on;
     made.daemon = daemon.value_or("");
     if (mps.shares.empty()) {
       if (!daemon) return;

@@ -22,6 +22,22 @@ tl::unexpected<Error> allocation_error(const Offer& offer, Code code, const std:
   return fail(code, "invalid allocation request for \"" + offer.resource.name.str() + "\": " + why);
 }
 
+// `found` are indices in the offer.
+Status check_shares_on(const Offer& offer, std::span<const std::size_t> found) {
+  const auto where = offer.resource.shares_on;
+  std::vector<std::size_t> gpus;
+  for (const auto index : found) gpus.push_back(offer.resource.devices[index].gpu);
+  if (placement::are_shares_placed(where, gpus)) return {};
+  const auto shares = std::to_string(gpus.size()) + " shares of ";
+  std::ranges::sort(gpus);
+  const auto distinct = std::ranges::unique(gpus).begin() - gpus.begin();
+  return allocation_error(
+      offer, Code::kFailedPrecondition,
+      shares + (distinct == 1 ? "one GPU" : std::to_string(distinct) + " GPUs") + "; expected " +
+          (where == placement::SharesOn::kOneGpu ? "one GPU" : "different GPUs") + " (sharesOn: " +
+          std::string(placement::shares_on_name(where)) + " in gpulet.partition); nothing else is free");
+}
+
 // Indices of the requested devices in the offer, in the order of the request.
 Result<std::vector<std::size_t>> find_devices(const Offer& offer, std::span<const DeviceId> ids) {
   const auto& devices = offer.resource.devices;
@@ -48,6 +64,7 @@ Result<std::vector<std::size_t>> find_devices(const Offer& offer, std::span<cons
                             "invalid request: maximum request size for shared resources is 1; found " +
                                 std::to_string(ids.size()));
   }
+  if (auto placed = check_shares_on(offer, found); !placed) return tl::unexpected(placed.error());
   for (const std::size_t index : found) {
     const auto& device = devices[index];
     if (!device.health.healthy) {
@@ -143,6 +160,18 @@ void add_device_specs(const AllocationRules& rules, const std::vector<const Devi
   for (const unsigned channel : rules.imex_channels) add(std::string(kImexNode) + std::to_string(channel));
 }
 
+// Those of `available` that the Pod accepts, with the required ones, if they are enough. If not, Allocate
+// refuses what the kubelet then takes.
+std::vector<DeviceId> accepted_devices(const PodDemand* demand, std::span<const DeviceId> available,
+                                       std::span<const DeviceId> required, std::size_t size) {
+  std::vector<DeviceId> left(available.begin(), available.end());
+  if (demand == nullptr || demand->refused.empty()) return left;
+  std::erase_if(left, [&](const DeviceId& id) {
+    return demand->refused.contains(id) && std::ranges::find(required, id) == required.end();
+  });
+  return left.size() < size ? std::vector<DeviceId>(available.begin(), available.end()) : left;
+}
+
 }  // namespace
 
 Result<ContainerAllocation> allocate(const Offer& offer, std::span<const DeviceId> ids) {
@@ -179,12 +208,18 @@ Result<ContainerAllocation> allocate(const Offer& offer, std::span<const DeviceI
 }
 
 Result<placement::Choice> preferred_allocation(const Offer& offer, std::span<const DeviceId> available,
-                                               std::span<const DeviceId> required, std::size_t size) {
+                                               std::span<const DeviceId> required, std::size_t size,
+                                               std::span<const PodDemand> demands) {
   const std::string prefix = "invalid preferred allocation request for \"" + offer.resource.name.str() + "\"";
   if (!offer.chooser) return fail(Code::kFailedPrecondition, prefix + ": no topology is known");
   const auto loads = offer.loads ? placement::loads_in_order(*offer.loads->newest_loads(), offer.gpus)
                                  : std::vector<placement::GpuLoad>{};
-  auto choice = offer.chooser->choose_devices(available, required, size, loads);
+  const auto* const demand = find_common_demand(demands, offer.resource.name, size);
+  const auto left = accepted_devices(demand, available, required, size);
+  const auto shares_on = demand != nullptr && demand->shares_on != placement::SharesOn::kAnyGpu
+                             ? std::optional(demand->shares_on)
+                             : std::nullopt;
+  auto choice = offer.chooser->choose_devices(left, required, size, loads, shares_on);
   if (!choice) return fail(choice.error().with_context(prefix));
   return choice;
 }
@@ -242,7 +277,7 @@ v1beta1::ListAndWatchResponse make_device_list(const Offer& offer) {
 }
 
 Status fill_response(const Offer& offer, const v1beta1::AllocateRequest& request,
-                     v1beta1::AllocateResponse& response) {
+                     v1beta1::AllocateResponse& response, std::span<const PodDemand> demands) {
   GPULET_TRY(check_containers(offer, request.container_requests_size()));
   std::set<std::string> given;
   for (const auto& container : request.container_requests()) {
@@ -253,13 +288,15 @@ Status fill_response(const Offer& offer, const v1beta1::AllocateRequest& request
       return fail(Code::kInvalidArgument, "invalid allocation request for \"" + offer.resource.name.str() +
                                               "\": device requested by two containers: " + id.str());
     }
+    GPULET_TRY(check_demands(offer, ids, demands));
     render_allocation(allocation, *response.add_container_responses());
   }
   return {};
 }
 
 Status fill_response(const Offer& offer, const v1beta1::PreferredAllocationRequest& request,
-                     v1beta1::PreferredAllocationResponse& response, std::int64_t* score) {
+                     v1beta1::PreferredAllocationResponse& response, std::int64_t* score,
+                     std::span<const PodDemand> demands) {
   std::int64_t sum = 0;
   GPULET_TRY(check_containers(offer, request.container_requests_size()));
   for (const auto& container : request.container_requests()) {
@@ -272,7 +309,7 @@ Status fill_response(const Offer& offer, const v1beta1::PreferredAllocationReque
     const auto required = ids_of(container.must_include_deviceids());
     GPULET_TRY_ASSIGN(const auto choice,
                       preferred_allocation(offer, available, required,
-                                           static_cast<std::size_t>(container.allocation_size())));
+                                           static_cast<std::size_t>(container.allocation_size()), demands));
     auto& out = *response.add_container_responses();
     for (const auto& id : choice.devices) out.add_deviceids(id.str());
     sum += choice.score;

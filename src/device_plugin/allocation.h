@@ -15,6 +15,7 @@
 #include "base/result.h"
 #include "base/types.h"
 #include "config/config.h"
+#include "device_plugin/pod_demands.h"
 #include "mps/plan.h"
 #include "partition/resources.h"
 #include "placement/chooser.h"
@@ -86,9 +87,11 @@ struct ContainerAllocation {
 Result<ContainerAllocation> allocate(const Offer& offer, std::span<const DeviceId> ids);
 
 // What GetPreferredAllocation answers for one container, by the newest loads of the GPUs. Errors: as
-// placement::Chooser::choose_devices, naming the resource.
+// placement::Chooser::choose_devices, naming the resource. Where all Pods that it can be for choose alike,
+// their choice precedes, as far as it can hold.
 Result<placement::Choice> preferred_allocation(const Offer& offer, std::span<const DeviceId> available,
-                                               std::span<const DeviceId> required, std::size_t size);
+                                               std::span<const DeviceId> required, std::size_t size,
+                                               std::span<const PodDemand> demands = {});
 
 }  // namespace gpulet::device_plugin
 
@@ -128,13 +131,14 @@ inline constexpr int kMaxContainers = 256;
 // Every device, in the resource's order, with its NUMA node where that is known (node 0 included).
 v1beta1::ListAndWatchResponse make_device_list(const Offer& offer);
 
-// Errors: those of allocate() and preferred(), and kInvalidArgument for too many containers, a device that
-// two containers of one request ask for, or a size that is not positive.
+// Errors: those of allocate(), check_demands() and preferred(), and kInvalidArgument for too many containers,
+// a device that two containers of one request ask for, or a size that is not positive.
 Status fill_response(const Offer& offer, const v1beta1::AllocateRequest& request,
-                     v1beta1::AllocateResponse& response);
+                     v1beta1::AllocateResponse& response, std::span<const PodDemand> demands = {});
 // `score`, where it is given, gets the sum of the choices' scores.
 Status fill_response(const Offer& offer, const v1beta1::PreferredAllocationRequest& request,
-                     v1beta1::PreferredAllocationResponse& response, std::int64_t* score = nullptr);
+                     v1beta1::PreferredAllocationResponse& response, std::int64_t* score = nullptr,
+                     std::span<const PodDemand> demands = {});
 
 // Where the kubelet offers devices that containers hold (held_devices.h). `holders`: the Pod of each.
 

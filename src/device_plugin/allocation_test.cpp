@@ -149,7 +149,23 @@ TEST(Allocate, RefusesInvalidRequestsWithOneLine) {
   const std::string prefix = "invalid allocation request for \"nvidia.com/gpu\": ";
   Offer moved = offers::make_offer();
   moved.elsewhere = {{DeviceUuid("GPU-x"), "is offered by claims"}};
+  Offer together = offers::make_offer("nvidia.com/gpu", 3, 4), apart = together;
+  together.resource.shares_on = placement::SharesOn::kOneGpu;
+  apart.resource.shares_on = placement::SharesOn::kDifferentGpus;
   const std::vector<Refused> cases{
+      {"two GPUs",
+       together,
+       {share_id(0, 0), share_id(1, 0), share_id(0, 1)},
+       Code::kFailedPrecondition,
+       prefix +
+           "3 shares of 2 GPUs; expected one GPU (sharesOn: oneGPU in gpulet.partition); nothing else is "
+           "free"},
+      {"one GPU",
+       apart,
+       {share_id(1, 0), share_id(1, 3)},
+       Code::kFailedPrecondition,
+       prefix + "2 shares of one GPU; expected different GPUs (sharesOn: differentGPUs in gpulet.partition); "
+                "nothing else is free"},
       {"of claims",
        moved,
        {DeviceId("GPU-x")},
@@ -189,6 +205,8 @@ TEST(Allocate, RefusesInvalidRequestsWithOneLine) {
     EXPECT_EQ(result.error().full_message(), refused.message);
   }
   EXPECT_TRUE(allocate(strict, std::vector{share_id(0, 1)}));
+  EXPECT_TRUE(allocate(together, std::vector{share_id(2, 0), share_id(2, 3)}));
+  EXPECT_TRUE(allocate(apart, std::vector{share_id(2, 0), share_id(0, 3)}));
 }
 
 TEST(Preferred, UsesTheTablesAndNamesTheResourceInErrors) {

@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "device_plugin/allocation.h"
 #include "device_plugin/held_devices.h"
+#include "device_plugin/met_demands.h"
 #include "device_plugin/plugin_host.h"
 #include "device_plugin/pod_resources.h"
 #include "device_plugin/rpc_core.h"
@@ -50,48 +51,24 @@ struct Unary {
   Clock::time_point arrived;
   SlotPtr slot;
   OfferPtr offer;  // of the moment of the request
+  std::vector<PodDemand> demands;
 };
 
 // The handlers, under the API's names.
 template <class Request, class Response>
 struct Compute {
   std::string_view name;
-  Status (*answer)(const Offer&, const Request&, Response&, std::optional<std::int64_t>& score);
+  Status (*answer)(const Offer&, const Request&, Response&, const Demands&,
+                   std::optional<std::int64_t>& score);
 };
 
-// A call that waits for the kubelet's List.
+// A call that waits for what the kubelet lists, or for what Pods accept.
+template <class Known>
 struct WaitingCall {
-  std::function<void(const Result<Containers>&)> resume;
+  std::function<void(Known)> resume;
   std::function<void()> drop;
 };
-
-// The devices that an answer gives, for the calls that give any.
-template <class Request, class Response>
-std::vector<DeviceId> given_devices(const Request&, const Response&) {
-  return {};
-}
-template <>
-std::vector<DeviceId> given_devices(const v1beta1::AllocateRequest& request,
-                                    const v1beta1::AllocateResponse&) {
-  std::vector<DeviceId> ids;
-  for (const auto& container : request.container_requests()) {
-    for (const auto& id : container.devices_ids()) ids.emplace_back(id);
-  }
-  return ids;
-}
-template <>
-std::vector<DeviceId> given_devices(const v1beta1::PreferredAllocationRequest&,
-                                    const v1beta1::PreferredAllocationResponse& response) {
-  std::vector<DeviceId> ids;
-  for (const auto& container : response.container_responses()) {
-    for (const auto& id : container.deviceids()) ids.emplace_back(id);
-  }
-  return ids;
-}
-
-bool same_list(const v1beta1::ListAndWatchResponse& a, const v1beta1::ListAndWatchResponse& b) {
-  return a.SerializeAsString() == b.SerializeAsString();  // no maps inside: equal messages have equal bytes
-}
+using ListingCall = WaitingCall<const Result<Containers>&>;
 
 }  // namespace
 
@@ -106,7 +83,10 @@ struct DeviceService::Impl {
   std::function<void()> allocated;
   std::function<void(std::uint64_t)> ask_holders;
   std::uint64_t next_call = 1;
-  std::map<std::uint64_t, WaitingCall> waiting;
+  std::map<std::uint64_t, ListingCall> waiting;
+  std::function<void(std::uint64_t)> ask_demands;
+  std::map<std::uint64_t, WaitingCall<Demands>> demanding;
+  MetDemands met;
   HeldDevices held;
   std::map<ResourceName, SlotPtr> slots;
   struct Connection {
@@ -129,6 +109,8 @@ struct DeviceService::Impl {
                                                 grpc::ServerAsyncResponseWriter<Response>*,
                                                 grpc::CompletionQueue*, grpc::ServerCompletionQueue*, void*),
                    Compute<Request, Response> compute);
+  template <class Request, class Response>
+  void begin_call(Unary<Request, Response>* call, Compute<Request, Response> compute);
   template <class Request, class Response>
   void answer_call(Unary<Request, Response>* call, Compute<Request, Response> compute);
   template <class Request, class Response>
@@ -192,15 +174,34 @@ void DeviceService::Impl::accept_call(void (AsyncService::*method)(grpc::ServerC
       if (call->slot) call->offer = call->slot->offer;
     }
     call->arrived = Clock::now();
-    answer_call(call, compute);
+    begin_call(call, compute);
   };
   (service.*method)(&call->context, &call->request, &call->writer, queue, queue, &call->taken);
 }
 
 template <class Request, class Response>
+void DeviceService::Impl::begin_call(Unary<Request, Response>* call, Compute<Request, Response> compute) {
+  if constexpr (kGivesDevices<Request>) {
+    std::lock_guard lock(mutex);
+    if (call->offer && ask_demands && !stopped) {
+      const auto number = next_call++;
+      demanding[number] = {.resume =
+                               [this, call, compute](Demands demands) {
+                                 call->demands = std::move(demands);
+                                 answer_call(call, compute);
+                               },
+                           .drop = [call] { delete call; }};
+      return ask_demands(number);
+    }
+  }
+  answer_call(call, compute);
+}
+
+template <class Request, class Response>
 void DeviceService::Impl::answer_call(Unary<Request, Response>* call, Compute<Request, Response> compute) {
   Status status;
-  if (call->offer) status = compute.answer(*call->offer, call->request, call->response, call->score);
+  if (call->offer)
+    status = compute.answer(*call->offer, call->request, call->response, call->demands, call->score);
   std::lock_guard lock(mutex);
   const bool asks = call->offer && status && ask_holders && !stopped &&
                     held.may_be_held(call->slot->name, given_devices(call->request, call->response));
@@ -235,7 +236,7 @@ void DeviceService::Impl::answer_again(Unary<Request, Response>* call, Compute<R
       if constexpr (std::is_same_v<Request, v1beta1::PreferredAllocationRequest>) {
         remove_held_devices(call->request, holders);
         call->response.Clear();
-        status = compute.answer(*call->offer, call->request, call->response, call->score);
+        status = compute.answer(*call->offer, call->request, call->response, call->demands, call->score);
       }
     }
   }
@@ -263,6 +264,7 @@ void DeviceService::Impl::finish_call(Unary<Request, Response>* call, Compute<Re
   } else {
     if constexpr (std::is_same_v<Request, v1beta1::AllocateRequest>) {
       held.add_allocation(call->slot->name, given_devices(call->request, call->response), Clock::now());
+      met.note_allocation(call->slot->name, call->request, call->demands);
       if (allocated) allocated();
     }
     call->writer.Finish(call->response, grpc::Status::OK, &call->finished);
@@ -351,7 +353,8 @@ void DeviceService::start_serving(grpc::ServerCompletionQueue& queue) {
   impl_->accept_call<v1beta1::Empty, v1beta1::DevicePluginOptions>(
       &AsyncService::RequestGetDevicePluginOptions,
       {"GetDevicePluginOptions",
-       [](const Offer&, const v1beta1::Empty&, v1beta1::DevicePluginOptions& options, Score&) -> Status {
+       [](const Offer&, const v1beta1::Empty&, v1beta1::DevicePluginOptions& options, const Demands&,
+          Score&) -> Status {
          options.set_get_preferred_allocation_available(true);
          return {};
        }});
@@ -359,14 +362,14 @@ void DeviceService::start_serving(grpc::ServerCompletionQueue& queue) {
       &AsyncService::RequestAllocate,
       {"Allocate",
        [](const Offer& offer, const v1beta1::AllocateRequest& request, v1beta1::AllocateResponse& response,
-          Score&) { return fill_response(offer, request, response); }});
+          const Demands& demands, Score&) { return fill_response(offer, request, response, demands); }});
   impl_->accept_call<v1beta1::PreferredAllocationRequest, v1beta1::PreferredAllocationResponse>(
       &AsyncService::RequestGetPreferredAllocation,
       {"GetPreferredAllocation",
        [](const Offer& offer, const v1beta1::PreferredAllocationRequest& request,
-          v1beta1::PreferredAllocationResponse& response, Score& score) -> Status {
+          v1beta1::PreferredAllocationResponse& response, const Demands& demands, Score& score) -> Status {
          std::int64_t sum = 0;
-         GPULET_TRY(fill_response(offer, request, response, &sum));
+         GPULET_TRY(fill_response(offer, request, response, &sum, demands));
          score = sum;
          return {};
        }});
@@ -374,7 +377,7 @@ void DeviceService::start_serving(grpc::ServerCompletionQueue& queue) {
       &AsyncService::RequestPreStartContainer,
       {"PreStartContainer",
        [](const Offer&, const v1beta1::PreStartContainerRequest&, v1beta1::PreStartContainerResponse&,
-          Score&) -> Status { return {}; }});
+          const Demands&, Score&) -> Status { return {}; }});
   impl_->accept_stream();
 }
 
@@ -384,11 +387,13 @@ void DeviceService::stop_serving() {
   impl_->watched = nullptr;
   impl_->allocated = nullptr;
   impl_->ask_holders = nullptr;
+  impl_->ask_demands = nullptr;
+  for (const auto& [number, call] : std::exchange(impl_->demanding, {})) call.drop();
   for (const auto& [number, call] : std::exchange(impl_->waiting, {})) call.drop();
 }
 
 void DeviceService::set_holder_callback(std::function<void(std::uint64_t)> ask) {
-  std::map<std::uint64_t, WaitingCall> waiting;
+  std::map<std::uint64_t, ListingCall> waiting;
   {
     std::lock_guard lock(impl_->mutex);
     impl_->ask_holders = std::move(ask);
@@ -403,6 +408,24 @@ void DeviceService::resume_call(std::uint64_t call, const Result<std::vector<Con
   const auto waiting = impl_->waiting.extract(call);
   lock.unlock();
   if (waiting) waiting.mapped().resume(containers);
+}
+
+void DeviceService::set_demand_callback(std::function<void(std::uint64_t)> ask) {
+  std::map<std::uint64_t, WaitingCall<Demands>> demanding;
+  {
+    std::lock_guard lock(impl_->mutex);
+    impl_->ask_demands = std::move(ask);
+    demanding.swap(impl_->demanding);
+  }
+  for (const auto& [number, call] : demanding) call.resume({});
+}
+
+void DeviceService::resume_with_demands(std::uint64_t call, std::vector<PodDemand> demands) {
+  std::unique_lock lock(impl_->mutex);
+  const auto demanding = impl_->demanding.extract(call);
+  demands = impl_->met.remove_met(std::move(demands));
+  lock.unlock();
+  if (demanding) demanding.mapped().resume(std::move(demands));
 }
 
 void DeviceService::note_containers(const std::vector<ContainerDevices>& containers,
@@ -430,7 +453,8 @@ void DeviceService::set_offer(OfferPtr offer) {
     slot->name = offer->resource.name;
   }
   slot->offer = std::move(offer);
-  if (slot->list && same_list(*slot->list, *list)) return;
+  // Without maps inside, equal messages have equal bytes.
+  if (slot->list && slot->list->SerializeAsString() == list->SerializeAsString()) return;
   slot->list = std::move(list);
   ++slot->version;
   if (impl_->stopped) return;

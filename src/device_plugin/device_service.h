@@ -41,6 +41,10 @@ class DeviceService {
   // The kubelet's List that a call waits for, or why there is none: then no device counts as held. Not for a
   // call that has ended.
   void resume_call(std::uint64_t call, const Result<std::vector<ContainerDevices>>& containers);
+  // Called under the service's lock, with the call's number, before each Allocate and GetPreferredAllocation:
+  // resume_with_demands() lets it go on. Without a callback, and when it is replaced, nothing is demanded.
+  void set_demand_callback(std::function<void(std::uint64_t call)> ask);
+  void resume_with_demands(std::uint64_t call, std::vector<PodDemand> demands);
   // A List that the kubelet was asked for at `asked`.
   void note_containers(const std::vector<ContainerDevices>& containers,
                        std::chrono::steady_clock::time_point asked);

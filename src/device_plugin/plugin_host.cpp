@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/text.h"
+#include "device_plugin/demand_requests.h"
 #include "device_plugin/rpc_core.h"
 
 namespace gpulet::device_plugin {
@@ -118,6 +119,7 @@ class GrpcPluginHost final : public PluginHost {
   std::map<ResourceName, ResourceCalls> call_counts() const override {
     return rpc_->device_service().call_counts();
   }
+  void set_demand_source(DemandSource source) override { demands_.set_source(std::move(source)); }
 
  private:
   struct Connection {
@@ -174,6 +176,7 @@ class GrpcPluginHost final : public PluginHost {
   PluginHostSettings settings_;
   Events events_;
   std::shared_ptr<Mailbox> mailbox_;
+  DemandRequests demands_;
   std::vector<std::unique_ptr<DirectoryWatcher>> watches_;
   std::optional<FileIdentity> kubelet_;
   std::map<ResourceName, ServedResource> served_;
@@ -187,7 +190,8 @@ GrpcPluginHost::GrpcPluginHost(Loop& loop, std::shared_ptr<GrpcThread> rpc, Plug
     : loop_(loop),
       rpc_(std::move(rpc)),
       settings_(std::move(settings)),
-      mailbox_(std::make_shared<Mailbox>(loop)) {
+      mailbox_(std::make_shared<Mailbox>(loop)),
+      demands_(loop, rpc_->device_service(), mailbox_) {
   while (settings_.directory.size() > 1 && settings_.directory.back() == '/') settings_.directory.pop_back();
   rpc_->device_service().set_watch_callback(
       [this, mailbox = mailbox_](const ResourceName& resource, bool watched) {
@@ -213,6 +217,7 @@ GrpcPluginHost::~GrpcPluginHost() {
   rpc_->device_service().set_watch_callback(nullptr);
   rpc_->device_service().set_allocation_callback(nullptr);
   rpc_->device_service().set_holder_callback(nullptr);
+  demands_.set_source(nullptr);
   mailbox_->close_mailbox();
   registering_.clear();
   watches_.clear();

@@ -19,6 +19,10 @@ namespace gpulet::device_plugin {
 // One try of a Register ends within this, answered or not.
 inline constexpr Duration kRegisterTimeout = std::chrono::seconds(5);
 
+// What the Pods accept that are bound to this node and that the kubelet has not admitted yet; the callback
+// comes once, from the loop. An error: not known.
+using DemandSource = std::function<void(std::function<void(Result<std::vector<PodDemand>>)>)>;
+
 // Serves any number of resources. Loop's thread only; no member blocks, and no callback comes after
 // destruction.
 class PluginHost {
@@ -37,6 +41,9 @@ class PluginHost {
 
   // What was asked of each resource that is served, since the start.
   virtual std::map<ResourceName, ResourceCalls> call_counts() const { return {}; }
+
+  // Asked before each Allocate and GetPreferredAllocation from now on; null: no longer.
+  virtual void set_demand_source(DemandSource) {}
 
   struct Events {
     std::function<void()> kubelet_started;          // its socket was created
@@ -97,6 +104,8 @@ namespace gpulet::device_plugin {
 
 // A call waits this long for the kubelet's List, where the kubelet offers a device that a Pod may hold.
 inline constexpr Duration kHolderTimeout = std::chrono::seconds(2);
+// A call waits this long for the demands of Pods; then it goes on without.
+inline constexpr Duration kDemandTimeout = std::chrono::seconds(2);
 
 struct PluginHostSettings {
   std::string directory;       // ours: "/var/lib/kubelet/device-plugins"

@@ -65,14 +65,18 @@ class QueueingNodePods final : public NodePods {
     found_.clear();
     members_.emplace(
         kMaxPodBytes, [](std::string_view, std::string_view) {},
-        [this, key = selection.node_selector_key](std::string_view item) { add_pod(item, key); });
+        [this, key = selection.node_selector_key, on_pod = selection.on_pending_pod](std::string_view item) {
+          if (on_pod) return on_pod(item);
+          add_pod(item, key);
+        });
     std::string path = selection.name_space.empty()
                            ? "/api/v1/pods"
                            : "/api/v1/namespaces/" + encode_query_value(selection.name_space) + "/pods";
-    path += "?fieldSelector=" + encode_query_value("spec.nodeName=" + node_);
+    path += "?fieldSelector=" + encode_query_value("spec.nodeName=" + node_ +
+                                                   (selection.on_pending_pod ? ",status.phase=Pending" : ""));
     if (!selection.label_selector.empty())
       path += "&labelSelector=" + encode_query_value(selection.label_selector);
-    const bool whole = !selection.node_selector_key.empty();
+    const bool whole = !selection.node_selector_key.empty() || selection.on_pending_pod;
     client_.stream_response(
         {.method = "GET", .path = path, .accept = whole ? "application/json" : kPodMetadataList}, 2 * limit_,
         [this](std::string_view piece) { return members_->feed(piece); },

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/loop.h"
@@ -20,6 +21,8 @@ struct PodSelection {
   // If set, only Pods of DaemonSets whose node selector has this key. The whole Pods are read then, not only
   // their metadata.
   std::string node_selector_key{};
+  // Called with each whole Pod of the answer; then only those in the phase Pending.
+  std::function<void(std::string_view object)> on_pending_pod{};
 };
 
 // Loop's thread only. One request at a time, in the order of the calls, without retries. Each callback comes

@@ -56,6 +56,17 @@ TEST_F(NodePodsTest, ListsTheDaemonSetsOfANodeSelector) {
   EXPECT_EQ(*list({.node_selector_key = "k"}), (std::vector<PodRef>{{"n", "a", "1"}}));
 }
 
+TEST_F(NodePodsTest, HandsOverWholePendingPods) {
+  start_pods([](const Received&) -> Reply {
+    return {.status = 200, .body = R"({"items":[{"metadata":{"name":"a"}},{"metadata":{"name":"b"}}]})"};
+  });
+  std::string seen;
+  EXPECT_TRUE(list({.on_pending_pod = [&](std::string_view object) { seen += object; }}));
+  EXPECT_EQ(seen, R"({"metadata":{"name":"a"}}{"metadata":{"name":"b"}})");
+  EXPECT_EQ(request_count("GET /api/v1/pods?fieldSelector=spec.nodeName%3Dnode-1%2Cstatus.phase%3DPending"),
+            1);
+}
+
 TEST_F(NodePodsTest, ARefusedListNamesTheRight) {
   start_pods([](const Received&) -> Reply { return {.status = 403, .body = R"({"message":"forbidden"})"}; });
   const auto refused = list({.name_space = "op"});

@@ -12,6 +12,7 @@
 #include "config/config.h"
 #include "inventory/snapshot.h"
 #include "partition/offer_switch.h"
+#include "placement/chooser.h"
 
 namespace gpulet::partition {
 
@@ -36,6 +37,7 @@ struct Resource {
   config::SharingStrategy sharing = config::SharingStrategy::kNone;
   unsigned replicas = 1;  // shares of one device in this resource
   bool fail_requests_greater_than_one = false;
+  placement::SharesOn shares_on = placement::SharesOn::kAnyGpu;  // the shares of a container
   // With MPS: the name of the control daemon's directory below the MPS root ("nvidia.com/gpu"), which shares
   // of several sizes of one rule have in common. Empty without MPS.
   std::string mps_daemon;

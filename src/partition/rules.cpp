@@ -223,6 +223,7 @@ class RulePlanner {
     made.sharing = SharingStrategy::kTimeSlicing;
     made.replicas = slicing.replicas;
     made.fail_requests_greater_than_one = slicing.fail_requests_greater_than_one;
+    made.shares_on = slicing.shares_on;
     const auto whole = make_gpu_device(snapshot_, index_);
     for (unsigned n = 0; n < slicing.replicas; ++n) made.devices.push_back(make_replica(whole, n));
   }
@@ -253,6 +254,7 @@ class RulePlanner {
       auto& made = resource_named(*name);
       made.sharing = SharingStrategy::kMps;
       made.fail_requests_greater_than_one = mps.fail_requests_greater_than_one;
+      made.shares_on = mps.shares_on;
       made.mps_daemon = daemon->str();
       made.devices.push_back(make_replica(whole, n));
       if (share) made.devices.back().share = share->size;
@@ -319,7 +321,7 @@ std::string profile_of(const Device& device, const inventory::Snapshot& snapshot
 // Whether all devices of both are equivalent to a container.
 bool same_kind(const Resource& a, const Resource& b, const inventory::Snapshot& snapshot) {
   if (a.sharing != b.sharing || a.replicas != b.replicas || a.mps_daemon != b.mps_daemon ||
-      a.fail_requests_greater_than_one != b.fail_requests_greater_than_one) {
+      a.fail_requests_greater_than_one != b.fail_requests_greater_than_one || a.shares_on != b.shares_on) {
     return false;
   }
   const Device& like = b.devices.front();

@@ -38,6 +38,17 @@ constexpr const char* kMixedRules =
     "  - {devices: [6], mps: {shares: [60, 40]}}\n"
     "  - {devices: [7], mig: {layout: all-balanced}}\n";
 
+TEST(Rules, SharesOnIsOfTheResource) {
+  const auto made =
+      plan_resources(eight(), rules("  - {devices: [4, 5], timeSlicing: {replicas: 4, sharesOn: "
+                                    "oneGPU, name: gpu.sliced}}\n"
+                                    "  - {devices: [6], mps: {replicas: 4, sharesOn: "
+                                    "differentGPUs}}\n"));
+  EXPECT_EQ(find(made, "gpu.sliced")->shares_on, placement::SharesOn::kOneGpu);
+  EXPECT_EQ(find(made, "gpu.shared")->shares_on, placement::SharesOn::kDifferentGpus);
+  EXPECT_FALSE(find(made, "gpu.shared")->fail_requests_greater_than_one);
+}
+
 TEST(Rules, FourModesOnOneNode) {
   const auto made = plan_resources(eight(), rules(kMixedRules));
   EXPECT_EQ(summary(made),
@@ -51,6 +62,7 @@ TEST(Rules, FourModesOnOneNode) {
   EXPECT_EQ(slices.sharing, config::SharingStrategy::kTimeSlicing);
   EXPECT_EQ(slices.replicas, 4u);
   EXPECT_FALSE(slices.fail_requests_greater_than_one);
+  EXPECT_EQ(slices.shares_on, placement::SharesOn::kAnyGpu);
   EXPECT_EQ(slices.mps_daemon, "");
   for (const auto& [name, size] : {std::pair("gpu.mps-60", 60u), std::pair("gpu.mps-40", 40u)}) {
     const auto& share = *find(made, name);

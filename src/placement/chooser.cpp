@@ -47,12 +47,13 @@ class TopologyChooser final : public Chooser {
   }
 
   Result<Choice> choose_devices(std::span<const DeviceId> available, std::span<const DeviceId> required,
-                                std::size_t size, std::span<const GpuLoad> loads) const override {
+                                std::size_t size, std::span<const GpuLoad> loads,
+                                std::optional<SharesOn> shares_on) const override {
     GPULET_TRY_ASSIGN(Request ask, check_request(available, required, size));
     if (rules_.load != LoadPolicy::kIgnore) ask.loads = loads;
     const bool any_shared = std::any_of(ask.available.begin(), ask.available.end(),
                                         [&](Position position) { return whole_at_[position] == kShared; });
-    return any_shared ? choose_shared(ask) : choose_whole(ask);
+    return any_shared ? choose_shared(ask, shares_on.value_or(rules_.shares_on)) : choose_whole(ask);
   }
 
  private:
@@ -99,8 +100,8 @@ class TopologyChooser final : public Chooser {
     return ask;
   }
 
-  Choice choose_shared(const Request& ask) const {
-    const Solution answer = shared_->choose_shares(ask, rules_.shared);
+  Choice choose_shared(const Request& ask, SharesOn where) const {
+    const Solution answer = shared_->choose_shares(ask, rules_.shared, where);
     Choice choice;
     choice.devices.reserve(answer.chosen.size());
     for (const Position position : answer.chosen) choice.devices.push_back(devices_[position].id);
@@ -211,6 +212,18 @@ GpuLoad make_gpu_load(double busy_percent, double memory_percent, bool held_outs
       .memory_percent =
           static_cast<std::uint8_t>(std::floor(percent(memory_percent) / kMemoryStep) * kMemoryStep),
       .held_outside_pods = held_outside_pods};
+}
+
+std::optional<SharesOn> parse_shares_on(std::string_view text) {
+  const auto* const found = std::ranges::find(kSharesOnNames, text);
+  if (text.empty() || found == kSharesOnNames.end()) return std::nullopt;
+  return static_cast<SharesOn>(found - kSharesOnNames.begin());
+}
+
+bool are_shares_placed(SharesOn where, std::span<const std::size_t> gpus) {
+  const std::set<std::size_t> distinct(gpus.begin(), gpus.end());
+  if (where == SharesOn::kOneGpu) return distinct.size() <= 1;
+  return where == SharesOn::kAnyGpu || distinct.size() == gpus.size();
 }
 
 std::string_view method_name(Method method) {

@@ -9,12 +9,14 @@
 //   tightest: the set's own score, then what it leaves.
 // If any available device is shared (several per GPU), usage per GPU decides, as in NVIDIA's plugin:
 // distributed takes the least used GPUs first, packed the most used; between equally used ones, the load of
-// the GPUs. docs/placement.md has the details, proofs and costs.
+// the GPUs. Rules::shares_on precedes both. docs/placement.md has the details, proofs and costs.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -63,10 +65,23 @@ GpuLoad make_gpu_load(double busy_percent, double memory_percent, bool held_outs
 // a node that has only such GPUs.
 enum class LoadPolicy { kIgnore, kPrefer, kStrict };
 
+// Where the shares of one container are, of a GPU that is shared: a choice that cannot have them there has
+// them anywhere.
+enum class SharesOn { kAnyGpu, kOneGpu, kDifferentGpus };
+inline constexpr std::array<std::string_view, 3> kSharesOnNames = {"", "oneGPU", "differentGPUs"};
+constexpr std::string_view shares_on_name(SharesOn where) {
+  return kSharesOnNames[static_cast<std::size_t>(where)];
+}
+// nullopt for any other text than "oneGPU" and "differentGPUs".
+std::optional<SharesOn> parse_shares_on(std::string_view text);
+// Whether shares on these GPUs, one entry a share, are where they have to be.
+bool are_shares_placed(SharesOn where, std::span<const std::size_t> gpus);
+
 struct Rules {
   Policy policy = Policy::kBestEffort;
   SharedPolicy shared = SharedPolicy::kDistributed;
   LoadPolicy load = LoadPolicy::kPrefer;
+  SharesOn shares_on = SharesOn::kAnyGpu;
   friend bool operator==(const Rules&, const Rules&) = default;
 };
 
@@ -92,13 +107,14 @@ class Chooser {
   virtual ~Chooser() = default;
 
   // Chooses `size` of `available`, including all of `required`. `loads` are by index in the Topology; GPUs
-  // beyond its end have no known load. Errors: kInvalidArgument for size 0, size above the number available,
-  // an unknown or duplicate id, a required id outside available, more required than size. Cost: ≤ 1 ms for 16
-  // GPUs; beyond that exact if enough GPUs are alike or few are available, else bounded in ≤ 1 ms
-  // (Method::kBounded).
+  // beyond its end have no known load. `shares_on` takes the place of the rules'. Errors: kInvalidArgument
+  // for size 0, size above the number available, an unknown or duplicate id, a required id outside available,
+  // more required than size. Cost: ≤ 1 ms for 16 GPUs; beyond that exact if enough GPUs are alike or few are
+  // available, else bounded in ≤ 1 ms (Method::kBounded).
   virtual Result<Choice> choose_devices(std::span<const DeviceId> available,
                                         std::span<const DeviceId> required, std::size_t size,
-                                        std::span<const GpuLoad> loads = {}) const = 0;
+                                        std::span<const GpuLoad> loads = {},
+                                        std::optional<SharesOn> shares_on = std::nullopt) const = 0;
 };
 
 }  // namespace gpulet::placement

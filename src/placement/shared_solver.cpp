@@ -46,6 +46,19 @@ void pick_share(Usage& usage) {
   --usage.free;
 }
 
+// Whether the next of `left` shares may come from the GPU, of a choice that has `picked` shares already.
+bool may_follow(SharesOn where, const Usage& gpu, std::size_t picked, std::size_t left) {
+  switch (where) {
+    case SharesOn::kAnyGpu:
+      return true;
+    case SharesOn::kOneGpu:
+      return gpu.picked == picked && gpu.free >= left;
+    case SharesOn::kDifferentGpus:
+      return gpu.picked == 0;
+  }
+  return true;
+}
+
 GpuLoad load_of(const Request& ask, std::size_t gpu) {
   return gpu < ask.loads.size() ? ask.loads[gpu] : GpuLoad{};
 }
@@ -81,7 +94,7 @@ bool SharedSolver::lacks_memory(const Gpu& gpu, const GpuLoad& load, std::size_t
   return load.memory_percent + shares * gpu.share_percent > kAll;
 }
 
-Solution SharedSolver::choose_shares(const Request& ask, SharedPolicy policy) const {
+Solution SharedSolver::choose_shares(const Request& ask, SharedPolicy policy, SharesOn where) const {
   std::vector<Usage> gpus(gpus_.size());
   std::vector<Usage> units(units_.size());
   std::vector<std::vector<Position>> free(units_.size());  // the last is allocated first
@@ -105,8 +118,10 @@ Solution SharedSolver::choose_shares(const Request& ask, SharedPolicy policy) co
     free[unit].push_back(position);
   }
 
+  Solution answer{ask.required, 0, 0};
   const auto update_memory = [&](std::size_t gpu) {
-    gpus[gpu].lacks_memory = lacks_memory(gpus_[gpu], gpus[gpu].load, gpus[gpu].picked + 1);
+    const std::size_t more = where == SharesOn::kOneGpu ? ask.size - answer.chosen.size() : 1;
+    gpus[gpu].lacks_memory = lacks_memory(gpus_[gpu], gpus[gpu].load, gpus[gpu].picked + more);
   };
   for (std::size_t i = 0; i < gpus_.size(); ++i) {
     gpus[i].load = load_of(ask, gpus_[i].index);
@@ -121,14 +136,19 @@ Solution SharedSolver::choose_shares(const Request& ask, SharedPolicy policy) co
     if (gpus[i].picked > 0) link(i);
   }
 
-  Solution answer{ask.required, 0, 0};
-  while (answer.chosen.size() < ask.size) {
+  const auto best_gpu = [&](SharesOn allowed) {
     std::size_t gpu = gpus_.size();
+    const std::size_t picked = answer.chosen.size();
     for (std::size_t i = 0; i < gpus_.size(); ++i) {
-      if (gpus[i].free == 0) continue;
+      if (gpus[i].free == 0 || !may_follow(allowed, gpus[i], picked, ask.size - picked)) continue;
       const int order = gpu == gpus_.size() ? -1 : compare(gpus[i], gpus[gpu], policy);
       if (order < 0 || (order == 0 && links[i] > links[gpu])) gpu = i;
     }
+    return gpu;
+  };
+  while (answer.chosen.size() < ask.size) {
+    std::size_t gpu = best_gpu(where);
+    if (gpu == gpus_.size()) gpu = best_gpu(SharesOn::kAnyGpu);
     std::uint32_t unit = 0;
     bool found = false;
     for (const std::uint32_t candidate : gpus_[gpu].units) {
@@ -139,10 +159,10 @@ Solution SharedSolver::choose_shares(const Request& ask, SharedPolicy policy) co
     }
     if (gpus[gpu].picked == 0) link(gpu);
     pick_share(gpus[gpu]);
-    update_memory(gpu);
     pick_share(units[unit]);
     answer.chosen.push_back(free[unit].back());
     free[unit].pop_back();
+    update_memory(gpu);
   }
   std::sort(answer.chosen.begin(), answer.chosen.end());
   for (std::size_t a = 0; a < gpus_.size(); ++a) {

@@ -21,7 +21,7 @@ class SharedSolver {
   SharedSolver(const topology::Topology& topology, const std::vector<Device>& devices);
 
   // Request::policy is ignored. Cost: O(available + size · GPUs).
-  Solution choose_shares(const Request& ask, SharedPolicy policy) const;
+  Solution choose_shares(const Request& ask, SharedPolicy policy, SharesOn where = SharesOn::kAnyGpu) const;
 
   struct Use {
     std::size_t gpu = 0;     // index in the Topology

@@ -15,9 +15,11 @@ using testing::ElementsAre;
 // Four GPUs with four shares each and equal links; requests are given by the used shares of each GPU.
 class Shares {
  public:
-  explicit Shares(SharedPolicy policy, const topology::Topology& topology = machines::pcie(4, 4, false))
+  explicit Shares(SharedPolicy policy, const topology::Topology& topology = machines::pcie(4, 4, false),
+                  SharesOn where = SharesOn::kAnyGpu)
       : devices_(machines::devices(topology.size, 4)),
-        chooser_(Chooser::build_chooser(topology, devices_, {Policy::kBestEffort, policy})) {}
+        chooser_(Chooser::build_chooser(
+            topology, devices_, {.policy = Policy::kBestEffort, .shared = policy, .shares_on = where})) {}
 
   // The free shares if the first `in_use[gpu]` of each GPU are used.
   std::vector<DeviceId> free(const std::vector<std::size_t>& in_use) const {
@@ -69,6 +71,52 @@ TEST(SharedPlacement, MigDevicesAreChosenByTheLowestSlice) {
       std::erase(available, choice->devices.front());
     }
   }
+}
+
+TEST(SharedPlacement, SharesAreWhereTheRuleSays) {
+  struct Case {
+    SharesOn where;
+    SharedPolicy policy;
+    std::vector<std::size_t> in_use;
+    std::size_t size;
+    std::vector<std::size_t> expected;
+  };
+  constexpr auto kDistributed = SharedPolicy::kDistributed, kPacked = SharedPolicy::kPacked;
+  for (const auto& [where, policy, in_use, size, expected] : {
+           Case{SharesOn::kOneGpu, kDistributed, {1, 0, 0, 0}, 2, {0, 2, 0, 0}},
+           Case{SharesOn::kOneGpu, kDistributed, {3, 3, 2, 3}, 2, {0, 0, 2, 0}},
+           Case{SharesOn::kOneGpu, kPacked, {3, 1, 2, 0}, 2, {0, 0, 2, 0}},
+           Case{SharesOn::kOneGpu, kPacked, {3, 1, 2, 0}, 3, {0, 3, 0, 0}},
+           Case{SharesOn::kOneGpu, kDistributed, {4, 4, 4, 0}, 4, {0, 0, 0, 4}},
+           // It cannot be: as without the rule.
+           Case{SharesOn::kOneGpu, kDistributed, {3, 3, 4, 4}, 2, {1, 1, 0, 0}},
+           Case{SharesOn::kDifferentGpus, kPacked, {1, 0, 0, 2}, 2, {1, 0, 0, 1}},
+           Case{SharesOn::kDifferentGpus, kPacked, {1, 0, 3, 2}, 4, {1, 1, 1, 1}},
+           Case{SharesOn::kDifferentGpus, kDistributed, {1, 0, 4, 2}, 3, {1, 1, 0, 1}},
+           Case{SharesOn::kDifferentGpus, kDistributed, {4, 4, 4, 2}, 2, {0, 0, 0, 2}},
+           Case{SharesOn::kDifferentGpus, kDistributed, {0, 0, 0, 0}, 1, {1, 0, 0, 0}},
+       }) {
+    Shares shares(policy, machines::pcie(4, 4, false), where);
+    EXPECT_EQ(shares.choose(shares.free(in_use), size), expected)
+        << shares_on_name(where) << " " << size << " " << testing::PrintToString(in_use);
+  }
+  Shares one(kDistributed, machines::pcie(4, 4, false), SharesOn::kOneGpu);
+  const auto all = one.free({0, 0, 0, 0});
+  EXPECT_THAT(one.choose(all, 3, {one.share(2, 1)}), ElementsAre(0, 0, 3, 0)) << "where the required one is";
+  Shares different(kPacked, machines::pcie(4, 4, false), SharesOn::kDifferentGpus);
+  EXPECT_THAT(different.choose(all, 2, {different.share(0, 1)}), ElementsAre(1, 1, 0, 0));
+}
+
+TEST(SharedPlacement, PlacesOfSharesAreNamed) {
+  EXPECT_EQ(parse_shares_on("oneGPU"), SharesOn::kOneGpu);
+  EXPECT_EQ(parse_shares_on("differentGPUs"), SharesOn::kDifferentGpus);
+  for (const char* other : {"", "onegpu", "any"}) EXPECT_EQ(parse_shares_on(other), std::nullopt) << other;
+  using Gpus = std::vector<std::size_t>;
+  EXPECT_TRUE(are_shares_placed(SharesOn::kAnyGpu, Gpus{0, 1, 1}));
+  EXPECT_TRUE(are_shares_placed(SharesOn::kOneGpu, Gpus{1, 1}));
+  EXPECT_FALSE(are_shares_placed(SharesOn::kOneGpu, Gpus{0, 1}));
+  EXPECT_TRUE(are_shares_placed(SharesOn::kDifferentGpus, Gpus{0, 1}));
+  EXPECT_FALSE(are_shares_placed(SharesOn::kDifferentGpus, Gpus{1, 0, 1}));
 }
 
 TEST(SharedPlacement, DistributedTakesTheLeastUsedFirst) {

@@ -438,6 +438,11 @@ def check_the_startup_taint_can_be_removed():
     refused({"gpulet": {"startupTaint": other}, "devicePlugin": {"enabled": False}}, "gpulet.startupTaint", "devicePlugin.enabled")
 
 
+def check_pod_choices_can_be_read():
+    """Pods are read, and nothing is written."""
+    expect(Rendered({"gpulet": {"podChoices": True}}).rights() - Rendered().rights(), {("pods", "list")})
+
+
 def check_rejected_pods_can_be_deleted():
     """Only with the setting, and only such Pods of the own node."""
     plain, rendered = (Rendered({"gpulet": {"faults": {"deleteRejectedPods": wanted}}}) for wanted in (False, True))

@@ -103,6 +103,8 @@ std::unique_ptr<Component> make_rejected_pods_component(Node& node);
 std::unique_ptr<Component> make_node_label_component(Node& node);
 // Publishes the node's labels, also into a file outside a cluster.
 std::unique_ptr<Component> make_label_component(Node& node);
+// Gives Pods only the devices that their annotations accept (agent/plugin/pod_choices.h).
+std::unique_ptr<Component> make_pod_choice_component(Node& node);
 // Publishes the GpuNode for schedulers, with the load forecasts of `pages`.
 std::unique_ptr<Component> make_gpu_node_component(Node& node, NodePages& pages);
 // Offers the GPUs by claims of Dynamic Resource Allocation (gpulet.dra).

@@ -10,6 +10,7 @@
 
 #include "agent/node/devices.h"
 #include "agent/node/kubeconfig_watcher.h"
+#include "agent/plugin/pod_choices.h"
 #include "agent/publish/gpu_node_access.h"
 #include "agent/publish/gpu_node_publisher.h"
 #include "agent/publish/label_controller.h"
@@ -227,6 +228,42 @@ std::optional<scheduler::GpuNode> build_present_node(
                          .controllers = controllers});
 }
 
+class PodChoiceComponent final : public Component {
+ public:
+  explicit PodChoiceComponent(Node& node) : node_(node) {}
+  ~PodChoiceComponent() override {
+    if (choices_) node_.devices->set_demand_source(nullptr);
+  }
+
+  void start() override {
+    is_started_ = true;
+    apply_config();
+  }
+  void apply_config() override {
+    const bool wanted = is_started_ && node_.client_config && node_.config.gpulet.pod_choices;
+    if (wanted == choices_.has_value()) return;
+    if (!wanted) {
+      node_.devices->set_demand_source(nullptr);
+      return choices_.reset();
+    }
+    choices_.emplace(PodChoicePorts{.loop = node_.loop,
+                                    .access = *node_.client_config,
+                                    .node = [this] { return build_present_node(node_, {}, {}, {}); },
+                                    .offers =
+                                        [this] {
+                                          const auto* agent = node_.devices->agent();
+                                          return agent != nullptr ? agent->offers()
+                                                                  : std::vector<device_plugin::OfferPtr>();
+                                        }});
+    node_.devices->set_demand_source([this](auto done) { choices_->list_demands(std::move(done)); });
+  }
+
+ private:
+  Node& node_;
+  bool is_started_ = false;
+  std::optional<PodChoices> choices_;
+};
+
 class GpuNodeComponent final : public Component {
  public:
   GpuNodeComponent(Node& node, NodePages& pages) : node_(node), pages_(pages) {}
@@ -391,6 +428,10 @@ std::unique_ptr<Component> make_kubeconfig_component(Node& node) {
 
 std::unique_ptr<Component> make_rejected_pods_component(Node& node) {
   return std::make_unique<RejectedPodsComponent>(node);
+}
+
+std::unique_ptr<Component> make_pod_choice_component(Node& node) {
+  return std::make_unique<PodChoiceComponent>(node);
 }
 
 std::unique_ptr<Component> make_startup_taint_component(Node& node) {

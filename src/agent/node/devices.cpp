@@ -71,6 +71,7 @@ void Devices::build() {
          .kubelet_socket = endpoints_->kubelet_socket,
          .list_containers = [this](auto done) { list_containers(std::move(done)); }});
   }
+  if (demand_source_) host_->set_demand_source(demand_source_);
   pod_resources_ = dra::with_claimed_devices(
       device_plugin::make_pod_resources(node_.loop, node_.grpc,
                                         node_.config.gpulet.kubelet_dir + "/pod-resources/kubelet.sock"),
@@ -229,6 +230,11 @@ void Devices::list_holders(std::function<void(Result<Holders>)> done) {
     if (!containers) return done(fail(containers.error()));
     done(device_plugin::pods_by_device(*containers));
   });
+}
+
+void Devices::set_demand_source(device_plugin::DemandSource source) {
+  demand_source_ = std::move(source);
+  if (host_) host_->set_demand_source(demand_source_);
 }
 
 void Devices::close() {

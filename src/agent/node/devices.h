@@ -65,6 +65,9 @@ class Devices final : public Component {
   // Which Pod holds each device.
   void list_holders(std::function<void(Result<Holders>)> done);
 
+  // As PluginHost::set_demand_source(), whatever host is there.
+  void set_demand_source(device_plugin::DemandSource source);
+
   // The kubelet's sockets close, for good.
   void close();
 
@@ -91,6 +94,7 @@ class Devices final : public Component {
   partition::NodeFacts facts_;
   std::optional<std::string> release_;
   std::optional<Endpoints> endpoints_;
+  device_plugin::DemandSource demand_source_;
   HealthFileStore health_file_;
   std::optional<std::string> kernel_log_path_;  // as last tried
   std::unique_ptr<KernelLog> kernel_log_;

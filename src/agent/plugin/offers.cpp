@@ -230,6 +230,7 @@ Offers OfferBuilder::build_offers(const inventory::Snapshot& snapshot, const con
     cached.topology = topology;
     cached.devices = placement_devices(resource, snapshot);
     cached.rules = placement_rules(config);
+    cached.rules.shares_on = resource.shares_on;
 
     auto offer = std::make_shared<device_plugin::Offer>();
     apply_compute_problem(resource, files.compute_problem);

@@ -58,6 +58,27 @@ TEST(Offers, AnExcludedGpuIsARemarkAndNoNote) {
   EXPECT_EQ(built.remarks[0].message, "GPU 1 (GPU-1) is excluded by the rule at x.yaml:3:5");
 }
 
+TEST(Offers, SharesAreChosenWhereTheRuleSays) {
+  using placement::SharesOn;
+  OfferBuilder builder;
+  for (const auto& [where, expected] : {std::pair(SharesOn::kAnyGpu, "GPU-0::0 GPU-1::0 "),
+                                        std::pair(SharesOn::kOneGpu, "GPU-0::0 GPU-0::1 "),
+                                        std::pair(SharesOn::kDifferentGpus, "GPU-0::0 GPU-1::0 ")}) {
+    config::Config config;
+    config.gpulet.partition.emplace_back().mode =
+        config::TimeSlicing{.name = {}, .replicas = 2, .shares_on = where};
+    const auto built = builder.build_offers(two_gpus(), config, {});
+    ASSERT_EQ(built.offers.size(), 1u);
+    std::vector<DeviceId> available;
+    for (const auto& device : built.offers[0]->resource.devices) available.push_back(device.id);
+    const auto choice = device_plugin::preferred_allocation(*built.offers[0], available, {}, 2);
+    ASSERT_TRUE(choice.has_value());
+    std::string ids;
+    for (const auto& id : choice->devices) ids += id.str() + " ";
+    EXPECT_EQ(ids, expected);
+  }
+}
+
 TEST(Offers, ANoteIsNewOnce) {
   NewNotes notes;
   using Messages = std::vector<std::string>;

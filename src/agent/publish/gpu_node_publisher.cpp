@@ -68,7 +68,10 @@ using DevicePlaces = std::unordered_map<std::string, std::pair<std::size_t, std:
 
 void add_resource_to_node(const inventory::Snapshot& snapshot, const partition::Resource& resource,
                           GpuNode& node, DevicePlaces& places) {
-  NodeResource one{.name = resource.name, .sharing = sharing_of(resource.sharing), .units = {}};
+  NodeResource one{.name = resource.name,
+                   .sharing = sharing_of(resource.sharing),
+                   .shares_on = resource.shares_on,
+                   .units = {}};
   std::map<std::pair<std::size_t, std::optional<std::size_t>>, std::size_t> unit_of;
   for (const auto& device : resource.devices) {
     const auto [at, is_new] = unit_of.try_emplace({device.gpu, device.mig}, one.units.size());

@@ -56,6 +56,9 @@ void add_pod_permissions(const config::GpuletSettings& own, PermissionList& list
       list.add_permission({.verb = verb, .resource = "pods"},
                           "Pods that the kubelet rejected are not deleted");
   }
+  if (own.pod_choices)
+    list.add_permission({.verb = "list", .resource = "pods"},
+                        "Pods may get GPUs that their annotations do not accept");
   if (own.rebalance.enabled) {
     const char* const stays = "no Pod is evicted from a hot GPU";
     list.add_permission({.verb = "get", .resource = "pods"}, stays);

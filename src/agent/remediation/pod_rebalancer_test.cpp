@@ -33,7 +33,9 @@ class PodRebalancerTest : public testing::Test {
     unit.shares = 4;
     auto other = unit;
     other.gpu = 1;
-    node_.resources = {{ResourceName(kShared), scheduler::Sharing::kTimeSlicing, {unit, other}}};
+    node_.resources = {{.name = ResourceName(kShared),
+                         .sharing = scheduler::Sharing::kTimeSlicing,
+                         .units = {unit, other}}};
     run_pod("high", 60, 100);
     run_pod("low", 40, 0);
     uses_[DeviceUuid("GPU-0")].busy = 100;

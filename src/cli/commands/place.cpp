@@ -198,7 +198,8 @@ Result<std::string> place_report(const inventory::Snapshot& snapshot, const conf
                                  const PlaceOptions& options, const placement::LoadsByGpu& loads) {
   const partition::Plan plan = partition::plan_resources(snapshot, config);
   GPULET_TRY_ASSIGN(const partition::Resource* resource, find_resource(plan, options.resource));
-  GPULET_TRY_ASSIGN(const placement::Rules rules, parse_rules(config, options.policy));
+  GPULET_TRY_ASSIGN(placement::Rules rules, parse_rules(config, options.policy));
+  rules.shares_on = resource->shares_on;
   GPULET_TRY_ASSIGN(const std::vector<DeviceId> available,
                     available_ids(snapshot, *resource, options.available));
   GPULET_TRY_ASSIGN(const std::vector<DeviceId> required,

@@ -22,6 +22,7 @@ constexpr std::pair<std::string_view, const char*> kSettingGroups[] = {
     {"flags.", "Resources and containers (NVIDIA's names)"},
     {"imex.", "Resources and containers (NVIDIA's names)"},
     {"gpulet.placement", "Placement"},
+    {"gpulet.podChoices", "Placement"},
     {"gpulet.publishGpuNode", "The Node in the cluster"},
     {"gpulet.startupTaint", "The Node in the cluster"},
     {"gpulet.health.", "Health"},

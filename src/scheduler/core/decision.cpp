@@ -157,6 +157,7 @@ std::optional<Filter::Rejection> Filter::check_container(const ClusterNode& node
       if (auto failed = check_load(node, index, unit, shares[unit], share_mib * shares[unit])) return failed;
       if (auto failed = check_unreserved(node, index, unit, share_mib * shares[unit])) return failed;
     }
+    if (auto failed = check_shares_on(node, index, shares)) return failed;
   }
   if (request_.constraints.choice.one_numa_node) {
     if (auto failed = check_numa(node, given)) return failed;
@@ -165,6 +166,27 @@ std::optional<Filter::Rejection> Filter::check_container(const ClusterNode& node
   auto failed = check_links(node, given);
   if (failed && request_.containers.size() > 1) failed->detail += " for container " + container.name;
   return failed;
+}
+
+// Whether the shares of a container are on one GPU, or on different ones, as the node and the Pod say.
+std::optional<Filter::Rejection> Filter::check_shares_on(const ClusterNode& node, std::size_t index,
+                                                         const Shares& shares) const {
+  const auto& resource = node.node.resources[index];
+  if (resource.sharing == Sharing::kNone) return std::nullopt;
+  std::vector<std::size_t> gpus;
+  for (std::size_t unit = 0; unit < shares.size(); ++unit)
+    gpus.insert(gpus.end(), shares[unit], resource.units[unit].gpu);
+  const auto& choice = request_.constraints.choice;
+  for (const auto where : {resource.shares_on, choice.shares_on}) {
+    if (placement::are_shares_placed(where, gpus)) continue;
+    const bool is_of_node = where == resource.shares_on;
+    const std::string counted = std::to_string(gpus.size()) + " shares " +
+                                (where == placement::SharesOn::kOneGpu ? "on one GPU" : "on different GPUs");
+    return Rejection{
+        is_of_node ? RejectReason::kTooFew : RejectReason::kChoice,
+        " but " + (is_of_node ? "no " + counted : counted + " required, others would be allocated"), index};
+  }
+  return std::nullopt;
 }
 
 // Whether what other Pods requested of a shared device leaves this Pod's memory.

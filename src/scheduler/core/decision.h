@@ -1,6 +1,7 @@
 // The two decisions of an extender: which nodes pass (Filter), and how good each of them is (Scorer). Pure.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <span>
@@ -62,7 +63,10 @@ class Filter {
   };
   // Whether it matters which devices the node would allocate, beside their number.
   bool is_choice_checked(const ClusterNode& node) const {
-    return has_constraints_ || node.node.rules.load == placement::LoadPolicy::kStrict;
+    return has_constraints_ || node.node.rules.load == placement::LoadPolicy::kStrict ||
+           std::ranges::any_of(node.node.resources, [](const NodeResource& resource) {
+             return resource.shares_on != placement::SharesOn::kAnyGpu;
+           });
   }
   std::optional<std::string> check_versions(const GpuNode& node) const;
   std::optional<Rejection> check_devices(const ClusterNode& node) const;
@@ -71,6 +75,8 @@ class Filter {
                                         bool occupied) const;
   std::optional<Rejection> check_container(const ClusterNode& node, const ContainerRequest& container,
                                            const ContainerAllocation& given, bool occupied) const;
+  std::optional<Rejection> check_shares_on(const ClusterNode& node, std::size_t resource,
+                                           const Shares& shares) const;
   // `memory_mib`: requested of the unit; 0: nothing.
   std::optional<Rejection> check_load(const ClusterNode& node, std::size_t resource, std::size_t unit,
                                       unsigned shares, std::uint64_t memory_mib) const;

@@ -247,6 +247,52 @@ TEST(Filter, ChecksTheChoiceOfGpus) {
             "this GPU) required");
 }
 
+TEST(Filter, SharesOfAContainerAreWhereTheNodeAndThePodSay) {
+  using placement::SharesOn;
+  struct Case {
+    SharesOn node;
+    placement::SharedPolicy policy;
+    const char* annotation;
+    unsigned count;
+    std::string reason;  // empty: it fits
+  };
+  constexpr auto kDistributed = placement::SharedPolicy::kDistributed,
+                 kPacked = placement::SharedPolicy::kPacked;
+  const std::string held = "5/8 shares held, 3 free";
+  for (const auto& [on_node, policy, annotation, count, reason] : {
+           Case{SharesOn::kOneGpu, kDistributed, "", 2, ""},
+           Case{SharesOn::kOneGpu, kDistributed, "oneGPU", 2, ""},
+           Case{SharesOn::kOneGpu, kDistributed, "", 1, ""},
+           Case{SharesOn::kOneGpu, kDistributed, "", 3, held + " but no 3 shares on one GPU"},
+           Case{SharesOn::kDifferentGpus, kPacked, "", 2, ""},
+           Case{SharesOn::kDifferentGpus, kPacked, "", 3, held + " but no 3 shares on different GPUs"},
+           Case{SharesOn::kOneGpu, kDistributed, "differentGPUs", 2,
+                held + " but 2 shares on different GPUs required, others would be allocated"},
+           Case{SharesOn::kAnyGpu, kDistributed, "differentGPUs", 1, ""},
+           Case{SharesOn::kAnyGpu, kDistributed, "", 3, ""},
+           Case{SharesOn::kAnyGpu, kDistributed, "oneGPU", 3,
+                held + " but 3 shares on one GPU required, others would be allocated"},
+       }) {
+    GpuNode node = test_node(2, 2, 4);
+    node.rules.shared = policy;
+    node.resources[0].shares_on = on_node;
+    hold_units(node, "a/b", {0}, 2);
+    hold_units(node, "a/c", {1}, 3);
+    auto pod = test_pod("p", count);
+    if (*annotation != '\0') pod = with_choice(pod, "gpulet.io/gpu-shares-on", annotation);
+    const auto verdict = check_pod(node, pod);
+    EXPECT_EQ(verdict.reason, reason) << annotation << " " << count;
+    // What the node would choose among its eight shares decides.
+    EXPECT_EQ(verdict.resolvable, reason.empty() || (on_node == SharesOn::kOneGpu && count == 3)) << reason;
+    EXPECT_EQ(verdict.reject_reason, reason.empty()                               ? RejectReason::kNone
+                                     : reason.find("but no") != std::string::npos ? RejectReason::kTooFew
+                                                                                  : RejectReason::kChoice);
+  }
+  EXPECT_TRUE(
+      check_pod(test_node(8, 4), with_choice(test_pod("p", 2), "gpulet.io/gpu-shares-on", "oneGPU")).fits())
+      << "whole GPUs are no shares";
+}
+
 TEST(Filter, RejectsAMalformedChoiceEverywhere) {
   auto pod = test_pod("p", 1);
   apply_annotation("gpulet.io/gpu-index", "first", pod);

@@ -45,7 +45,9 @@ DevicePool::DevicePool(const GpuNode& node, const NodeResource& resource) {
       ids_.push_back(std::move(id));
     }
   }
-  chooser_ = placement::Chooser::build_chooser(gpu_node_topology(node), std::move(devices), node.rules);
+  auto rules = node.rules;
+  rules.shares_on = resource.shares_on;
+  chooser_ = placement::Chooser::build_chooser(gpu_node_topology(node), std::move(devices), rules);
 }
 
 void DevicePool::append_device_ids(const Shares& shares, std::vector<DeviceId>& ids) const {
@@ -99,6 +101,7 @@ std::shared_ptr<DevicePool> DevicePoolCache::pool_for(const GpuNode& node, const
   append_number(key, static_cast<std::size_t>(node.rules.shared));
   append_number(key, static_cast<std::size_t>(node.rules.load));
   append_number(key, static_cast<std::size_t>(resource.sharing != Sharing::kNone));
+  append_number(key, static_cast<std::size_t>(resource.shares_on));
   for (const auto& unit : resource.units) {
     append_number(key, unit.gpu);
     append_number(key, unit.slice);

@@ -133,11 +133,17 @@ std::string GpuCondition::condition_text() const {
 }
 
 bool is_choice_annotation(std::string_view key) {
-  return key == kNumaBindAnnotation || find_annotation(key) != nullptr;
+  return key == kNumaBindAnnotation || key == kSharesOnAnnotation || find_annotation(key) != nullptr;
 }
 
 Status add_choice_annotation(std::string_view key, std::string_view value, GpuChoice& choice) {
   if (key == kNumaBindAnnotation) return add_numa_bind(value, choice);
+  if (key == kSharesOnAnnotation) {
+    const auto where = placement::parse_shares_on(text::trim(value));
+    if (!where) return choice_error(key, value, "oneGPU or differentGPUs");
+    choice.shares_on = *where;
+    return {};
+  }
   const auto* const annotation = find_annotation(key);
   if (annotation == nullptr) return {};
   auto values = parse_values(*annotation, value);

@@ -3,6 +3,7 @@
 //   gpulet.io/gpu-uuid            "GPU-5a1c…|GPU-77e0…": one of these
 //   gpulet.io/gpu-index           "0|1": one of these indices on its node
 //   gpulet.io/gpu-numa            "0": on one of these NUMA nodes
+//   gpulet.io/gpu-shares-on       "oneGPU", "differentGPUs": of the shares that a container requests
 //   nvidia.com/use-gpuuuid        "GPU-5a1c…,GPU-77e0…": one of these; nouse-gpuuuid: none of these
 //   nvidia.com/use-gputype        "A100,V100": the model's name contains one; nouse-gputype: contains none
 //   nvidia.com/numa-bind          "true": all GPUs of a container are on one NUMA node
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "placement/chooser.h"
 
 namespace gpulet::scheduler {
 
@@ -47,10 +49,14 @@ struct GpuCondition {
 struct GpuChoice {
   std::vector<GpuCondition> conditions;  // one for each annotation
   bool one_numa_node = false;
-  bool has_any() const { return !conditions.empty() || one_numa_node; }
+  placement::SharesOn shares_on = placement::SharesOn::kAnyGpu;
+  bool has_any() const {
+    return !conditions.empty() || one_numa_node || shares_on != placement::SharesOn::kAnyGpu;
+  }
   friend bool operator==(const GpuChoice&, const GpuChoice&) = default;
 };
 
+inline constexpr std::string_view kSharesOnAnnotation = "gpulet.io/gpu-shares-on";
 inline constexpr std::string_view kNumaBindAnnotation = "nvidia.com/numa-bind";
 
 bool is_choice_annotation(std::string_view key);

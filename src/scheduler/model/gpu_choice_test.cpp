@@ -57,6 +57,15 @@ TEST(GpuChoice, AllConditionsHold) {
   EXPECT_EQ(choice.conditions[1].condition_text(), "another UUID than GPU-5a1c");
 }
 
+TEST(GpuChoice, SaysWhereSharesAre) {
+  GpuChoice choice;
+  EXPECT_TRUE(is_choice_annotation(kSharesOnAnnotation));
+  ASSERT_TRUE(add_choice_annotation(kSharesOnAnnotation, "differentGPUs", choice).has_value());
+  EXPECT_EQ(choice.shares_on, placement::SharesOn::kDifferentGpus);
+  EXPECT_TRUE(choice.has_any());
+  EXPECT_EQ(find_unmet_condition(choice, kKnown), nullptr);
+}
+
 TEST(GpuChoice, MistakesNameTheAnnotation) {
   const std::string many = [] {
     std::string text = "0";
@@ -76,6 +85,8 @@ TEST(GpuChoice, MistakesNameTheAnnotation) {
       {"nvidia.com/use-gpuuuid", std::string(kMaxChoiceBytes + 1, 'x')},
       {"nvidia.com/use-gputype", "A100\nV100"},
       {"nvidia.com/numa-bind", "maybe"},
+      {"gpulet.io/gpu-shares-on", ""},
+      {"gpulet.io/gpu-shares-on", "onegpu"},
   };
   for (const auto& [key, value] : kWrong) {
     GpuChoice choice;

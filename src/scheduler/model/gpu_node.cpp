@@ -98,9 +98,12 @@ json json_of(const ResourceUnit& unit) {
 json json_of(const NodeResource& resource) {
   json units = json::array();
   for (const auto& unit : resource.units) units.push_back(json_of(unit));
-  return {{"name", resource.name.str()},
-          {"sharing", kSharings[static_cast<std::size_t>(resource.sharing)]},
-          {"units", std::move(units)}};
+  json object = {{"name", resource.name.str()},
+                 {"sharing", kSharings[static_cast<std::size_t>(resource.sharing)]},
+                 {"units", std::move(units)}};
+  if (resource.shares_on != placement::SharesOn::kAnyGpu)
+    object["sharesOn"] = placement::shares_on_name(resource.shares_on);
+  return object;
 }
 
 json json_of(const PodAllocation& allocation) {
@@ -305,9 +308,11 @@ class GpuNodeDecoder {
 
   void read_resource(const json& object, std::string where) {
     FieldReader fields(object, where, error_);
-    NodeResource resource{.name = ResourceName(fields.read_string("name")),
-                          .sharing = fields.read_enum<Sharing>("sharing", kSharings),
-                          .units = {}};
+    NodeResource resource{
+        .name = ResourceName(fields.read_string("name")),
+        .sharing = fields.read_enum<Sharing>("sharing", kSharings),
+        .shares_on = fields.read_enum<placement::SharesOn>("sharesOn", placement::kSharesOnNames),
+        .units = {}};
     if (resource.name.empty()) fields.reject_field("name", "is missing");
     std::size_t shares = 0;
     fields.read_list("units", kMaxUnits, [&](const json& one, std::string place) {

@@ -76,7 +76,8 @@ struct ResourceUnit {
 struct NodeResource {
   ResourceName name;
   Sharing sharing = Sharing::kNone;
-  std::vector<ResourceUnit> units;  // in the resource's order
+  placement::SharesOn shares_on = placement::SharesOn::kAnyGpu;  // the shares of a container
+  std::vector<ResourceUnit> units;                               // in the resource's order
   friend bool operator==(const NodeResource&, const NodeResource&) = default;
 };
 

@@ -33,6 +33,8 @@ GpuNode any_node() {
       *rc::gen::element(placement::SharedPolicy::kDistributed, placement::SharedPolicy::kPacked);
   node.rules.load = *rc::gen::element(placement::LoadPolicy::kIgnore, placement::LoadPolicy::kPrefer,
                                       placement::LoadPolicy::kStrict);
+  node.resources[0].shares_on = *rc::gen::element(placement::SharesOn::kAnyGpu, placement::SharesOn::kOneGpu,
+                                                  placement::SharesOn::kDifferentGpus);
   for (std::size_t a = 0; a < size; ++a) {
     for (std::size_t b = 0; b < a; ++b) node.pairs[a * size + b] = node.pairs[b * size + a] = any_pair();
     auto& gpu = node.gpus[a];

@@ -1,8 +1,7 @@
 // Why a claim fits no node, as the scheduler's allocator decides it: selectors, taints, holders, counters and
 // constraints of the devices in the ResourceSlices, for people. Pure.
 //
-// Of CEL, conjunctions of comparisons with a literal are read: of device.driver, of an attribute, and of a
-// capacity by compareTo(quantity()). Any other selector counts as met, and is named. Not judged: rules of
+// A selector that is not read here (dra/device_selector.h) counts as met, and is named. Not judged: rules of
 // taints (DeviceTaintRule), and capacity that is consumed in parts.
 // Source: resource.k8s.io/v1 and k8s.io/dynamic-resource-allocation (Kubernetes 1.36).
 #pragma once

@@ -149,6 +149,8 @@ CheckResult check_nvidia_runtime(const Facts& facts);
 CheckResult check_cdi_specs(const Facts& facts);
 // Devices that the kubelet can allocate, and how many are held.
 CheckResult check_allocatable(const Facts& facts);
+// GPUs on their move between the device plugin and claims, and claims that are not prepared.
+CheckResult check_claims(const Facts& facts);
 // Pods that request NVIDIA's resources and do not run, with their reasons.
 CheckResult check_pending_pods(const Facts& facts);
 CheckResult check_extender(const Facts& facts);

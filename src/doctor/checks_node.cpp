@@ -12,6 +12,10 @@ namespace {
 // From these offsets on, leases, tokens or certificates start to fail.
 constexpr std::chrono::seconds kSkew{10}, kMuchSkew{300};
 
+// A claim may wait for a daemon or a Pod that ends; a move takes 14 s without Pods.
+constexpr std::chrono::seconds kClaimWait{10};
+constexpr std::chrono::minutes kMoveWait{3};
+
 constexpr const char* kAgentLog = "`kubectl -n gpulet logs ds/gpulet` on this node";
 
 bool is_kubernetes_engine(const Engine& engine) {
@@ -134,7 +138,7 @@ std::vector<std::string> offered_resources(const AgentFacts& agent) {
 // The agent in this Pod serves the kubelet, whose directory may not be visible here.
 bool is_agent_registered(const Facts& facts) {
   return agent_offers_gpus(facts) && facts.agent->problems.empty() &&
-         !offered_resources(*facts.agent).empty();
+         (!offered_resources(*facts.agent).empty() || facts.agent->claims.offered != 0);
 }
 
 }  // namespace
@@ -173,6 +177,9 @@ CheckResult check_device_plugin(const Facts& facts) {
     }
     return pass_result("a device plugin serves " + text::join_limited(names));
   }
+  if (facts.agent && facts.agent->claims.offered != 0 && offered_resources(*facts.agent).empty())
+    return pass_result("the agent offers " + text::count_text(facts.agent->claims.offered, "device") +
+                       " by claims, and none by the device plugin");
   if (is_agent_registered(facts))
     return pass_result("the agent serves " + text::join_limited(offered_resources(*facts.agent)));
   const std::string fix =
@@ -296,6 +303,9 @@ CheckResult check_allocatable(const Facts& facts) {
     const auto found = facts.kubelet.held->find(resource);
     if (found != facts.kubelet.held->end()) held += std::min(found->second, count);
   }
+  if (all == 0 && facts.agent && facts.agent->claims.offered != 0)
+    return pass_result("none by the device plugin; " +
+                       text::count_text(facts.agent->claims.offered, "device") + " by claims");
   if (all == 0) {
     return fail_result(
         "the kubelet has no healthy NVIDIA device: " + no_devices_reason(facts),
@@ -306,6 +316,79 @@ CheckResult check_allocatable(const Facts& facts) {
                        "`gpulet top` shows the holders; add nodes, or share GPUs (docs/partition.md)");
   }
   return pass_result(text::join(lines, ", ") + "; " + std::to_string(held) + " held");
+}
+
+namespace {
+
+// The fix for a reason that contains this text; the first that does.
+struct ReasonFix {
+  std::string_view part;
+  const char* fix;
+};
+
+constexpr ReasonFix kMoveFixes[] = {
+    {" when Pod ", "wait until the Pod ends, or end it: `kubectl delete pod`"},
+    {" when claim ", "wait until the claim's Pods end, or end them: `kubectl delete pod`"},
+    {"the kubelet has withdrawn", "`journalctl -u kubelet`: it does not follow its device plugin"},
+    {"the Node shows", "`journalctl -u kubelet`: it does not update the Node"},
+    {"ResourceSlices", "check the API server, and the agent's rights on resourceslices"},
+    {"Pods are known", "check the kubelet's pod-resources socket, and the agent's right to get its Node"},
+};
+
+constexpr ReasonFix kWaitFixes[] = {
+    {"MPS control daemon", "the check `mps`; `kubectl -n gpulet logs ds/gpulet` on this node"},
+    {"cannot read the claim", "check the API server, and the agent's right to get resourceclaims"},
+    {"API server has not answered", "check that this node reaches the API server"},
+    {"held by the claim", "wait until the Pods of that claim end: `kubectl describe resourceclaim`"},
+    {" when Pod ", "wait until the Pod ends, or end it: `kubectl delete pod`"},
+    {"not known yet", "the check `driver-answers`; `kubectl -n gpulet logs ds/gpulet` on this node"},
+};
+
+std::string fix_for(std::span<const ReasonFix> fixes, const std::string& reason, const char* otherwise) {
+  const auto found = std::ranges::find_if(
+      fixes, [&](const ReasonFix& one) { return reason.find(one.part) != std::string::npos; });
+  return found == fixes.end() ? otherwise : found->fix;
+}
+
+std::string move_name(const AgentFacts& agent, const agent::GpuMove& move) {
+  const auto device = std::ranges::find(agent.devices, move.gpu.str(), &AgentDevice::uuid);
+  return device == agent.devices.end() ? "GPU " + move.gpu.str() : device->name;
+}
+
+std::string waited_text(WallTime since, WallTime now) {
+  return " (for " + format_duration(std::chrono::floor<std::chrono::seconds>(now - since)) + ")";
+}
+
+}  // namespace
+
+CheckResult check_claims(const Facts& facts) {
+  if (!facts.agent) return unknown_result(facts.agent.error());
+  const auto& agent = *facts.agent;
+  const auto& claims = agent.claims;
+  if (claims.is_empty()) return pass_result("no GPU is offered by claims");
+  std::vector<std::string> waiting, moving;
+  std::string wait_fix, move_fix;
+  for (const auto& claim : claims.waiting) {
+    if (agent.read_at - claim.since < kClaimWait) continue;
+    if (waiting.empty())
+      wait_fix = fix_for(kWaitFixes, claim.reason,
+                         "`kubectl describe resourceclaim`; `gpulet dra check FILE` checks its configs");
+    waiting.push_back("claim " + claim.name_space + "/" + claim.name + " is not prepared: " + claim.reason +
+                      waited_text(claim.since, agent.read_at));
+  }
+  for (const auto& move : claims.moves) {
+    if (agent.read_at - move.since < kMoveWait) continue;
+    if (moving.empty()) move_fix = fix_for(kMoveFixes, move.reason, kAgentLog);
+    moving.push_back(move_name(agent, move) + " " + move.reason + waited_text(move.since, agent.read_at));
+  }
+  if (waiting.empty() && moving.empty())
+    return pass_result("no claim waits, and no GPU moves for long; " +
+                       text::count_text(claims.offered, "device") + " offered by claims");
+  auto result = waiting.empty() ? warn_result(text::join_limited(moving, 2), move_fix)
+                                : fail_result(text::join_limited(waiting, 2), wait_fix);
+  result.details = waiting;
+  result.details.insert(result.details.end(), moving.begin(), moving.end());
+  return result;
 }
 
 CheckResult check_pending_pods(const Facts& facts) {

@@ -1,6 +1,7 @@
 // Which container engine is checked, machines that gpulet does not serve, and how a pending Pod is explained.
 #include <gtest/gtest.h>
 
+#include "base/text.h"
 #include "doctor/checks.h"
 #include "doctor/probe.h"
 #include "doctor/test_facts.h"
@@ -47,6 +48,70 @@ TEST(Checks, AMachineThatGpuletDoesNotServeIsNamed) {
       EXPECT_NE(result.fix.find("use NVIDIA's device plugin"), std::string::npos) << result.fix;
     }
   }
+}
+
+TEST(Checks, ClaimsThatWaitAndGpusThatMove) {
+  using namespace std::chrono_literals;
+  struct Case {
+    Duration moves, waits;  // 0: nothing does
+    const char* reason;
+    Verdict verdict;
+    const char *found, *fix;
+  };
+  const std::string not_served = "the MPS control daemon of claims/u1 has ended";
+  for (const auto& one : std::vector<Case>{
+           {0s, 0s, "", Verdict::kPass, "no claim waits, and no GPU moves for long; 2 devices", ""},
+           {2min, 9s, "the claim does not exist", Verdict::kPass, "no claim waits", ""},
+           {3min, 0s, "is offered by claims when Pod team/p ends", Verdict::kWarn,
+            "GPU 1 is offered by claims when Pod team/p ends (for 3m)", "kubectl delete pod"},
+           {4min, 0s, "is offered by the device plugin when claim team/a ends", Verdict::kWarn, "(for 4m)",
+            "claim's Pods"},
+           {4min, 0s, "is offered by claims when the kubelet has withdrawn it", Verdict::kWarn, "withdrawn",
+            "journalctl -u kubelet"},
+           {4min, 0s, "is offered by claims later: the Node shows nvidia.com/gpu: 8, expected 4",
+            Verdict::kWarn, "expected 4", "update the Node"},
+           {4min, 0s, "is offered by the device plugin when the ResourceSlices are known to lack it",
+            Verdict::kWarn, "ResourceSlices", "API server"},
+           {4min, 0s, "is offered by claims when the device plugin's Pods are known", Verdict::kWarn, "known",
+            "pod-resources"},
+           {4min, 0s, "takes long", Verdict::kWarn, "takes long", "logs ds/gpulet"},
+           {4min, 10s, not_served.c_str(), Verdict::kFail,
+            "claim team/a is not prepared: the MPS control daemon of claims/u1 has ended (for 10s)",
+            "the check `mps`"},
+           {0s, 1min, "cannot read the claim: connection refused", Verdict::kFail, "refused", "API server"},
+           {0s, 1min, "the API server has not answered yet", Verdict::kFail, "answered", "reaches"},
+           {0s, 1min, "device \"gpu-0\" is still held by the claim team/b (uid u2)", Verdict::kFail, "held",
+            "Pods of that claim"},
+           {0s, 1min, "the GPUs of this node are not known yet", Verdict::kFail, "known", "driver-answers"},
+           {0s, 1min, "GpuConfig: unknown field", Verdict::kFail, "unknown", "gpulet dra check"},
+       }) {
+    auto facts = healthy_facts();
+    auto& agent = *facts.agent;
+    agent.read_at = *parse_wall_time("2026-01-31T12:05:00.000Z");
+    agent.claims.offered = 2;
+    if (one.moves != 0s)
+      agent.claims.moves = {{DeviceUuid("GPU-1"), true, agent.read_at - one.moves, one.reason}};
+    if (one.waits != 0s) agent.claims.waiting = {{"team", "a", "u1", agent.read_at - one.waits, one.reason}};
+    const auto result = result_of(facts, "claims");
+    EXPECT_EQ(result.verdict, one.verdict) << one.reason;
+    EXPECT_NE(result.found.find(one.found), std::string::npos) << result.found;
+    EXPECT_NE(result.fix.find(one.fix), std::string::npos) << result.fix;
+  }
+  EXPECT_EQ(result_of(healthy_facts(), "claims").found, "no GPU is offered by claims");
+}
+
+// Nothing is wrong where no resource is left to the device plugin.
+TEST(Checks, ANodeMayOfferAllByClaims) {
+  auto facts = healthy_facts();
+  facts.kubelet.plugins.clear();
+  facts.kubelet.allocatable = std::map<std::string, std::size_t>{};
+  for (auto& device : facts.agent->devices) device.resource.clear();
+  EXPECT_EQ(result_of(facts, "plugin").verdict, Verdict::kFail);
+  facts.agent->claims.offered = 1;
+  EXPECT_EQ(ids_with(run_checks(facts), Verdict::kFail), "");
+  EXPECT_EQ(result_of(facts, "plugin").found,
+            "the agent offers 1 device by claims, and none by the device plugin");
+  EXPECT_EQ(result_of(facts, "resource").found, "none by the device plugin; 1 device by claims");
 }
 
 TEST(Checks, ChecksOnlyTheKubeletsEngine) {

@@ -185,6 +185,12 @@ const std::vector<Fault> kFaults{
        f.programs->fabric_manager = false;
      },
      "fabric", Verdict::kFail, "no fabric manager"},
+    {"a claim that waits",
+     [](Facts& f) {
+       f.agent->read_at = WallTime{} + std::chrono::minutes(1);
+       f.agent->claims.waiting = {{"team", "a", "u1", WallTime{}, "the MPS control daemon is starting"}};
+     },
+     "claims", Verdict::kFail, "claim team/a is not prepared: the MPS control daemon is starting (for 1m)"},
     {"two plugins", [](Facts& f) { f.programs->device_plugins.emplace_back(7, "nvidia-device-plugin"); },
      "two-plugins", Verdict::kFail, "nvidia-device-plugin (process 7)"},
     {"two at the sockets",

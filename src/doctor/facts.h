@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/observe/claim_status.h"
 #include "base/result.h"
 #include "extender/ask_monitor.h"
 #include "health/evidence/evidence.h"
@@ -147,6 +148,8 @@ struct AgentFacts {
   // Events about rights at the driver that the agent lacks
   std::vector<std::string> missing_driver_rights{};
   std::vector<AgentGpu> gpus{};  // by index
+  agent::ClaimStatus claims{};
+  WallTime read_at{};  // by this machine's clock
 };
 
 struct AgentSettings {

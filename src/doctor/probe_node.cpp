@@ -293,6 +293,7 @@ Result<AgentFacts> parse_agent_page(const std::string& document, std::string& co
       if (!excluded.empty()) agent.devices.back().offered = false;
     }
   }
+  agent.claims = agent::parse_claim_status(node);
   for (const auto& event : json_member(node, "events")) {
     const auto message = json_text(json_member(event, "message"));
     const bool refused = message.find("answered 403") != std::string::npos;
@@ -315,6 +316,7 @@ Result<AgentFacts> probe_agent(Prober& prober, const ProbeTargets& targets, std:
   GPULET_TRY_ASSIGN(const auto document, get("/api/node"));
   files.push_back({"agent/node.json", document});
   GPULET_TRY_ASSIGN(auto agent, parse_agent_page(document, config));
+  agent.read_at = prober.loop().wall_now();
   files.push_back({"agent/config.yaml", config});
   for (const std::string path : {"/api/now", "/metrics"}) {
     if (auto text = get(path))

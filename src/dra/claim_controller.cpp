@@ -261,7 +261,9 @@ void ClaimController::decide(std::uint64_t id, Result<PreparedClaim> result) {
     finish(id, std::move(result));
     return;
   }
-  preparations_.at(id)->last_error = result.error();
+  auto& preparation = *preparations_.at(id);
+  preparation.last_error = result.error();
+  remember_failure(preparation, result.error(), false);
   retry_later(id);
 }
 
@@ -287,11 +289,13 @@ void ClaimController::finish(std::uint64_t id, Result<PreparedClaim> result) {
   const auto& uid = preparation.claim.uid;
   counts_.prepare.count_result(error_code(result), loop_.now() - preparation.began);
   if (result) {
+    unprepared_.erase(uid);
     log::info("claim prepared", {{"claim", preparation.claim.name_space + "/" + preparation.claim.name},
                                  {"uid", uid},
                                  {"devices", result->size()}});
   } else {
     log::warning("claim not prepared", result.error(), {{"uid", uid}});
+    remember_failure(preparation, result.error(), true);
     // A claim that failed holds no device.
     if (preparation.recorded_here) {
       const auto undone = end_claim(uid);
@@ -299,6 +303,41 @@ void ClaimController::finish(std::uint64_t id, Result<PreparedClaim> result) {
     }
   }
   preparation.batch->add_result(uid, std::move(result));
+}
+
+void ClaimController::remember_failure(const Preparation& preparation, const Error& error, bool has_ended) {
+  const Time now = loop_.now();
+  std::erase_if(unprepared_, [&](const auto& entry) {
+    return entry.second.ended && now - *entry.second.ended > kUnpreparedMemory;
+  });
+  const auto& claim = preparation.claim;
+  if (!unprepared_.contains(claim.uid) && unprepared_.size() >= kMaxPreparations) return;
+  auto& known =
+      unprepared_.try_emplace(claim.uid, Unprepared{{claim, preparation.began, {}}, {}}).first->second;
+  known.shown.reason = error.message();
+  known.ended = has_ended ? std::optional(now) : std::nullopt;
+}
+
+std::vector<UnpreparedClaim> ClaimController::unprepared_claims() const {
+  const Time now = loop_.now();
+  std::map<std::string, UnpreparedClaim> claims;
+  for (const auto& [uid, known] : unprepared_) {
+    if (!known.ended || now - *known.ended <= kUnpreparedMemory) claims.emplace(uid, known.shown);
+  }
+  for (const auto& [id, preparation] : preparations_) {
+    if (!preparation->reading || now - preparation->began < kQuietRead) continue;
+    claims.try_emplace(preparation->claim.uid, UnpreparedClaim{preparation->claim, preparation->began,
+                                                               "the API server has not answered yet"});
+  }
+  std::vector<UnpreparedClaim> listed;
+  for (auto& [uid, claim] : claims) listed.push_back(std::move(claim));
+  return listed;
+}
+
+bool ClaimController::is_being_prepared(const std::string& uid) const {
+  return std::ranges::any_of(preparations_, [&](const auto& entry) {
+    return entry.second->recorded_here && entry.second->claim.uid == uid;
+  });
 }
 
 std::map<std::string, Status> ClaimController::unprepare_claims(const std::vector<ClaimName>& claims) {
@@ -311,6 +350,7 @@ std::map<std::string, Status> ClaimController::unprepare_claims(const std::vecto
     for (const auto id : open) {
       finish(id, fail(Code::kFailedPrecondition, "the claim was unprepared meanwhile", claim_subject(claim)));
     }
+    unprepared_.erase(claim.uid);
     const Time began = loop_.now();
     auto ended = end_claim(claim.uid);
     counts_.unprepare.count_result(error_code(ended), loop_.now() - began);

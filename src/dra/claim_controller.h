@@ -90,6 +90,17 @@ using PreparedClaim = std::vector<PreparedDevice>;
 
 inline constexpr std::size_t kMaxPreparations = 1024;  // at the same time; one more is refused
 
+// A claim that the kubelet asks for, and why it is not prepared.
+struct UnpreparedClaim {
+  ClaimName claim;
+  Time since{};  // the first call without success
+  std::string reason;
+};
+// The kubelet tries a claim again within 90 s, as long as its Pod is there.
+inline constexpr Duration kUnpreparedMemory = std::chrono::minutes(3);
+// Until then the API server is not late.
+inline constexpr Duration kQuietRead = std::chrono::seconds(1);
+
 // Loop's thread only. No callback comes after destruction.
 class ClaimController {
  public:
@@ -120,6 +131,11 @@ class ClaimController {
   // Reads each recorded claim, and ends those that are gone or have another uid.
   void end_orphans();
 
+  // Those that wait inside a call, and those whose last call has failed within kUnpreparedMemory; by uid.
+  std::vector<UnpreparedClaim> unprepared_claims() const;
+  // Whether the claim has a record only because a call of now prepares it.
+  bool is_being_prepared(const std::string& uid) const;
+
   const std::map<std::string, ClaimRecord>& records() const { return records_; }
   ClaimCounts counts() const;
 
@@ -141,6 +157,7 @@ class ClaimController {
   void retry_waiting();
   void on_deadline(std::uint64_t id);
   void finish(std::uint64_t id, Result<PreparedClaim> result);
+  void remember_failure(const Preparation& preparation, const Error& error, bool has_ended);
   Status end_claim(const std::string& uid);
   std::string spec_path(const std::string& uid) const;
 
@@ -153,6 +170,11 @@ class ClaimController {
   std::map<std::string, ClaimRecord> records_;
   std::map<std::uint64_t, std::unique_ptr<Preparation>> preparations_;
   std::uint64_t next_id_ = 1;
+  struct Unprepared {
+    UnpreparedClaim shown;
+    std::optional<Time> ended;  // the call
+  };
+  std::map<std::string, Unprepared> unprepared_;  // by uid
   ClaimCounts counts_;
   Lifetime lifetime_;
 };

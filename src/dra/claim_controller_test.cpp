@@ -35,6 +35,7 @@ class FakeSource final : public ClaimSource {
                   std::function<void(Result<std::optional<std::string>>)> done) override {
     ++reads;
     most_open = std::max(most_open, ++open_);
+    if (!answers) return;
     loop_.post([this, name = claim.name, done = std::move(done)] {
       --open_;
       if (error) return done(fail(*error));
@@ -46,6 +47,7 @@ class FakeSource final : public ClaimSource {
 
   std::map<std::string, json> claims;  // by name
   std::optional<Error> error;
+  bool answers = true;
   int reads = 0, most_open = 0;
 
  private:
@@ -294,6 +296,51 @@ TEST_F(ClaimControllerTest, EndsClaimsThatAreGone) {
   loop_.run_ready();
   EXPECT_TRUE(controller_->records().empty());
   EXPECT_FALSE(has_files("a"));
+}
+
+TEST_F(ClaimControllerTest, ShowsWhatIsNotPreparedAndWhy) {
+  using Shown = std::map<std::string, std::string>;
+  const auto shown = [&] {
+    Shown reasons;
+    for (const auto& one : controller_->unprepared_claims()) {
+      EXPECT_EQ(one.claim.uid, "uid-" + one.claim.name);
+      reasons[one.claim.name] = one.reason;
+    }
+    return reasons;
+  };
+  const auto began = loop_.now();
+  prepare({"b"});
+  EXPECT_EQ(shown(), Shown{});
+  add_claim("c", "gpu-1");
+  add_mps_claim("a", "gpu-0");
+  prepare({"a", "c", "missing"});
+  const Shown waiting = {{"a", "the MPS control daemon is starting"},
+                         {"c", "device \"gpu-1\" is still held by the claim team/b (uid uid-b)"},
+                         {"missing", "the claim does not exist"}};
+  EXPECT_EQ(shown(), waiting);
+  EXPECT_TRUE(controller_->is_being_prepared("uid-a"));
+  EXPECT_FALSE(controller_->is_being_prepared("uid-b"));
+  // The kubelet has the reason, and tries again; since then is the first of all calls.
+  loop_.advance(60s);
+  EXPECT_EQ(shown(), waiting);
+  prepare({"a", "c"});
+  for (const auto& one : controller_->unprepared_claims()) EXPECT_EQ(one.since, began) << one.claim.name;
+  controller_->unprepare_claims({named("b")});
+  EXPECT_EQ(shown(), (Shown{{"a", waiting.at("a")}, {"missing", waiting.at("missing")}}));
+  controller_->unprepare_claims({named("a")});
+  EXPECT_EQ(shown(), (Shown{{"missing", waiting.at("missing")}}));
+  // Its Pod is gone: nobody asks for it any more.
+  loop_.advance(kUnpreparedMemory);
+  EXPECT_EQ(shown(), Shown{});
+}
+
+TEST_F(ClaimControllerTest, ShowsAnApiServerThatDoesNotAnswer) {
+  source_.answers = false;
+  prepare({"a"});
+  EXPECT_TRUE(controller_->unprepared_claims().empty());
+  loop_.advance(kQuietRead);
+  ASSERT_EQ(controller_->unprepared_claims().size(), 1u);
+  EXPECT_EQ(controller_->unprepared_claims()[0].reason, "the API server has not answered yet");
 }
 
 TEST_F(ClaimControllerTest, CountsByResultAndDuration) {

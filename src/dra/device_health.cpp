@@ -41,7 +41,8 @@ DeviceHealth judge_device(const std::string& name, const health::DeviceView& dev
 
 std::vector<DeviceHealth> make_health_report(const DevicePool& pool,
                                              const std::map<std::string, ClaimRecord>& records,
-                                             const health::HealthView& view) {
+                                             const health::HealthView& view,
+                                             const std::map<DeviceUuid, std::string>& unserved) {
   std::map<std::string, DeviceUuid> named;
   for (const auto& [uid, record] : records) {
     for (const auto& held : record.devices) named.insert_or_assign(held.device, held.uuid);
@@ -65,6 +66,11 @@ std::vector<DeviceHealth> make_health_report(const DevicePool& pool,
     report.push_back(found == viewed.end() ? DeviceHealth{name, DeviceCondition::kUnknown,
                                                           uuid.str() + " is not on this node now"}
                                            : judge_device(name, *found->second, view));
+    const auto reason = unserved.find(uuid);
+    if (reason == unserved.end() || found == viewed.end() || view.release) continue;
+    auto& judged = report.back();
+    if (judged.condition == DeviceCondition::kUnhealthy) continue;
+    judged = {name, DeviceCondition::kUnhealthy, k8s::truncate_utf8(reason->second, kMaxHealthMessageBytes)};
   }
   return report;
 }

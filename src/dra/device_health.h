@@ -32,9 +32,11 @@ struct DeviceHealth {
 // means another GPU now than for the claim that holds it reports the GPU of the claim, because only Pods that
 // hold a device show its health. A device that a fault only flags and one that an operator cordoned are
 // healthy, with the reason in the message. While the driver is released, only what was unhealthy before is
-// reported as unhealthy. Messages have no counts and no times, so that equal health gives equal values. Pure.
+// reported as unhealthy. A device in `unserved` that has no fault of its own is unhealthy too, with this
+// message. Messages have no counts and no times, so that equal health gives equal values. Pure.
 std::vector<DeviceHealth> make_health_report(const DevicePool& pool,
                                              const std::map<std::string, ClaimRecord>& records,
-                                             const health::HealthView& view);
+                                             const health::HealthView& view,
+                                             const std::map<DeviceUuid, std::string>& unserved = {});
 
 }  // namespace gpulet::dra

@@ -119,6 +119,25 @@ TEST(HealthReport, ANameMeansTheGpuOfItsClaim) {
   EXPECT_EQ(report[0].condition, DeviceCondition::kUnhealthy);
 }
 
+TEST(HealthReport, ADeviceWithoutItsDaemonIsUnhealthy) {
+  const std::string message = "the MPS control daemon of claim team/a does not serve";
+  const DeviceHealth unserved{"gpu-0", DeviceCondition::kUnhealthy, message};
+  const auto report_of = [&](DeviceState state, bool is_released) {
+    auto view = view_of({device_view("GPU-0", state)});
+    if (is_released) view.release = {"driver upgrade", true};
+    return make_health_report(make_pool({make_gpu(0)}), {}, view, {{DeviceUuid("GPU-0"), message}}).at(0);
+  };
+  for (const auto state : {DeviceState::kHealthy, DeviceState::kUnmonitored, DeviceState::kDegraded})
+    EXPECT_EQ(report_of(state, false), unserved) << health::enum_name(state);
+  EXPECT_NE(report_of(DeviceState::kLost, false).message, message) << "the GPU's own fault is the cause";
+  EXPECT_EQ(report_of(DeviceState::kHealthy, true).condition, DeviceCondition::kUnknown)
+      << "its daemon is stopped on request";
+  EXPECT_EQ(
+      make_health_report(make_pool({make_gpu(0)}), {}, view_of({device_view("GPU-0", DeviceState::kHealthy)}),
+                         {{DeviceUuid("GPU-1"), message}}),
+      std::vector{(DeviceHealth{"gpu-0", DeviceCondition::kHealthy})});
+}
+
 TEST(HealthReport, AMessageHasTheApisLimit) {
   auto device = device_view("GPU-0", DeviceState::kQuarantined);
   device.status.reason = std::string(5000, 'x');

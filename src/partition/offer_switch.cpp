@@ -150,6 +150,13 @@ bool OfferSwitch::has_stage(OfferStage stage) const {
   return std::ranges::any_of(offers_, [&](const auto& entry) { return entry.second.stage == stage; });
 }
 
+std::optional<Time> OfferSwitch::moving_since(const DeviceUuid& gpu) const {
+  const auto move = moves_.find(gpu);
+  const auto stage = offer_of(offers_, gpu).stage;
+  const bool moves = stage != OfferStage::kDevicePlugin && stage != OfferStage::kClaims;
+  return moves && move != moves_.end() ? std::optional(move->second.began) : std::nullopt;
+}
+
 bool OfferSwitch::wants_claims() const {
   return std::ranges::any_of(moves_,
                              [](const auto& entry) { return entry.second.wanted == OfferSide::kClaims; });

@@ -79,6 +79,8 @@ class OfferSwitch {
 
   const GpuOffers& offers() const { return offers_; }
   bool has_stage(OfferStage stage) const;
+  // When the GPU entered the stage of its move; nullopt where it does not move.
+  std::optional<Time> moving_since(const DeviceUuid& gpu) const;
   // Whether the rules want a GPU to be offered by claims.
   bool wants_claims() const;
 

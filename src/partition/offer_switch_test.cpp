@@ -56,6 +56,21 @@ TEST_F(OfferSwitchTest, ANewGpuOfClaimsWaitsForThePodsOfAnEarlierProcess) {
   EXPECT_EQ(stage(), kClaims);
 }
 
+TEST_F(OfferSwitchTest, KnowsSinceWhenAGpuMoves) {
+  EXPECT_EQ(switch_.moving_since(kGpu), std::nullopt);
+  want(OfferSide::kDevicePlugin, 0s, false);
+  EXPECT_EQ(switch_.moving_since(kGpu), std::nullopt);
+  want(OfferSide::kClaims, 1min);
+  read_plugin(2min, {.holders = {{kGpu, "Pod team/a"}}, .allocatable = {}});
+  want(OfferSide::kClaims, 3min);
+  EXPECT_EQ(switch_.moving_since(kGpu), at(1min)) << "through every reading";
+  read_plugin(4min);
+  EXPECT_EQ(stage(), kClaims);
+  EXPECT_EQ(switch_.moving_since(kGpu), std::nullopt);
+  want(OfferSide::kDevicePlugin, 5min);
+  EXPECT_EQ(switch_.moving_since(kGpu), at(5min));
+}
+
 TEST_F(OfferSwitchTest, ANewGpuOfClaimsThatIsPublishedStaysPublished) {
   want(OfferSide::kClaims, 0s);
   EXPECT_FALSE(read_claims(1ms, {}));

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "agent/dra/api_claim_source.h"
+#include "agent/dra/claim_daemon_health.h"
+#include "agent/dra/claim_report.h"
 #include "agent/dra/device_facts.h"
 #include "agent/dra/node_claim_daemons.h"
 #include "agent/dra/offer_readings.h"
@@ -42,32 +44,9 @@ constexpr Duration kHealthInterval = dra::kHealthTimeout / 3;
 // minute: the devices are published once the driver is registered, or after this time without a kubelet.
 constexpr Duration kRegistrationWait = std::chrono::seconds(5);
 constexpr Duration kClaimPoll = std::chrono::seconds(1);  // while a GPU leaves the claims
+// What waits for longer is shown.
+constexpr Duration kShownWait = std::chrono::seconds(1);
 constexpr BackoffLimits kSpecRetry{std::chrono::milliseconds(100), std::chrono::seconds(10)};
-
-metrics::ClaimStats::Operation operation_stats(const dra::OperationCounts& counts, std::size_t in_flight) {
-  metrics::ClaimStats::Operation stats{.in_flight = in_flight,
-                                       .durations = {counts.durations.begin(), counts.durations.end()},
-                                       .time = counts.time};
-  for (const auto& [code, count] : counts.errors) stats.errors.emplace(code_name(code), count);
-  return stats;
-}
-
-metrics::ClaimStats claim_stats(const dra::ClaimController& controller, const std::string& node) {
-  const auto counts = controller.counts();
-  metrics::ClaimStats stats{.driver = std::string(dra::kDriverName),
-                            .node = node,
-                            .duration_bounds = {dra::kDurationBounds.begin(), dra::kDurationBounds.end()},
-                            .prepare = operation_stats(counts.prepare, counts.preparing),
-                            .unprepare = operation_stats(counts.unprepare, 0),
-                            .prepared_claims = controller.records().size(),
-                            .prepared_devices = {{"gpu", 0}, {"mig", 0}}};
-  for (const auto& [uid, record] : controller.records()) {
-    for (const auto& held : record.devices) {
-      ++stats.prepared_devices[held.uuid.str().starts_with("MIG-") ? "mig" : "gpu"];
-    }
-  }
-  return stats;
-}
 
 // Everything of one period in which claims are served. Its end closes the sockets; the slices stay, so that
 // an update of the agent does not withdraw the node's GPUs.
@@ -139,7 +118,11 @@ class ClaimServer {
     watch_plugin();
   }
 
-  metrics::ClaimStats stats() const { return claim_stats(*controller_, node_.client_config->node_name); }
+  void add_counts(NodeCounts& counts) const {
+    counts.claims = claim_stats(*controller_, node_.client_config->node_name);
+    counts.claim_status = claim_status(node_.offer_switch, *controller_, node_.published_claim_devices,
+                                       {node_.loop.now(), node_.loop.wall_now()});
+  }
 
   // The CDI document depends on what is in the driver root.
   void refresh_facts() {
@@ -169,6 +152,7 @@ class ClaimServer {
                  done(std::move(prepared));
                  node_.notify_allocated();
                });
+               if (!wait_timer_) wait_timer_ = node_.loop.after(kShownWait, [this] { show_waiting(); });
              },
          .unprepare =
              [this](const auto& claims) {
@@ -182,6 +166,11 @@ class ClaimServer {
                log::info("registered with the kubelet", {{"driver", dra::kDriverName}});
                publish_first(false);
              }});
+  }
+
+  void show_waiting() {
+    wait_timer_.reset();
+    if (!controller_->unprepared_claims().empty()) node_.notify_state_changed();
   }
 
   void publish_first(bool is_late) {
@@ -372,7 +361,10 @@ class ClaimServer {
     const auto* agent = node_.devices->agent();
     const auto view = agent != nullptr ? agent->health_view() : nullptr;
     if (!view || !pool_) return;
-    auto report = dra::make_health_report(of_claims_, controller_->records(), *view);
+    for (const auto& notice : daemon_health_.check_claims(controller_->records(), node_.loop.now()))
+      notifier_.notify_pods(notice, node_.config.gpulet.faults.pod_events);
+    auto report =
+        dra::make_health_report(of_claims_, controller_->records(), *view, daemon_health_.unserved_devices());
     if (report == reported_) return;
     reported_ = std::move(report);
     const auto since_1970 = node_.loop.wall_now().time_since_epoch();
@@ -418,6 +410,10 @@ class ClaimServer {
   std::shared_ptr<const dra::DevicePool> pool_;  // those that claims offer
   dra::DevicePool of_claims_;                    // and those that leave them
   std::vector<dra::DeviceHealth> reported_;      // empty where it is to be sent again
+  ClaimDaemonHealth daemon_health_{
+      {.check_daemon = [this](const auto& name) { return daemons_.check_daemon(name); },
+       .is_being_prepared = [this](const auto& uid) { return controller_->is_being_prepared(uid); }}};
+  DaemonNotifier notifier_{node_.loop, *source_, *node_.client_config};
   bool is_driver_open_ = false, is_registered_ = false, is_late_ = false, is_published_ = false;
   bool reading_ = false, read_again_ = false;
   std::set<std::string> notes_;
@@ -425,7 +421,7 @@ class ClaimServer {
   Backoff backoff_{kSpecRetry, 0};
   partition::GpuOffers reported_offers_;
   std::optional<PluginWatcher> plugin_watcher_;
-  Subscription claim_timer_;
+  Subscription claim_timer_, wait_timer_;
   Subscription retry_, orphan_timer_, health_timer_, registration_wait_;
   Lifetime lifetime_;
 };
@@ -448,7 +444,7 @@ class ClaimComponent final : public Component {
     update_devices();
   }
   void add_counts(NodeCounts& counts) const override {
-    if (server_) counts.claims = server_->stats();
+    if (server_) server_->add_counts(counts);
   }
 
  private:

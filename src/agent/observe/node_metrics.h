@@ -14,6 +14,7 @@
 #include "agent/driver/nvml_driver.h"
 #include "agent/node/agent.h"
 #include "agent/node/ports.h"
+#include "agent/observe/claim_status.h"
 #include "agent/observe/metrics_collector.h"
 #include "agent/remediation/pod_device_index.h"
 #include "base/file_watch.h"
@@ -68,6 +69,7 @@ struct NodeCounts {
   std::optional<std::uint64_t> rejected_pods_deleted{};
   std::optional<std::size_t> permissions_missing{};
   std::optional<metrics::ClaimStats> claims{};
+  ClaimStatus claim_status{};
   std::optional<metrics::MemoryAuditStats> memory_audit{};  // while limits are audited
   std::vector<std::string> problems{};  // why the agent is not ready, one line each: AgentStatus::problems()
 };

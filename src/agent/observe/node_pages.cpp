@@ -362,6 +362,7 @@ std::optional<NodePages::PublishedState> NodePages::current_state() {
   page_.set_snapshot(now.status.snapshot);
   page_.set_problems(now.status.problems());
   page_.set_devices(agent->devices_by_resource());
+  page_.set_claims(now.counts.claim_status);
   return now;
 }
 

@@ -15,7 +15,6 @@ namespace gpulet::agent {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
 // Converts a time of the loop to wall time, to the second: the clocks drift by less, so that an otherwise
 // unchanged document stays the same.
 WallTime to_wall_time(Time at, const health::ClockPair& clock) {
@@ -73,6 +72,7 @@ class NodeDocument {
       for (const auto& gpu : input_.snapshot->gpus) head["gpus"].push_back(gpu_json(gpu));
       head["links"] = links_json();
     }
+    if (!input_.claims.is_empty()) head["claims"] = claim_status_json(input_.claims);
     std::string text = dump_shown(std::move(head));
     text.pop_back();  // the brace that ends it
     text += ",\"timeline\":[";
@@ -455,6 +455,7 @@ void PageState::set_devices(device_plugin::DevicesByResource offered) {
 void PageState::set_containers(std::vector<ContainerDevices> containers) {
   assign_if_changed(input_.containers, std::move(containers));
 }
+void PageState::set_claims(ClaimStatus claims) { assign_if_changed(input_.claims, std::move(claims)); }
 void PageState::set_config_text(std::string text) { assign_if_changed(input_.config, std::move(text)); }
 
 void PageState::record_health(health::HealthViewPtr view, const std::vector<health::StatusChange>& changes) {

@@ -14,6 +14,7 @@
 //          reason}]}}]
 //   links [[label as in `nvidia-smi topo -m`]], in the order of gpus
 //   timeline [{at, uuid, device, from, to, reason}], events [{at, severity, reason, message}], oldest first
+//   claims: agent/observe/claim_status.h, else absent
 //   config: the config in force as text
 // now_json, the numbers of one sample:
 //   at, gpus {uuid: {util, sm, memory_util (percent), memory (bytes used), temperature, memory_temperature
@@ -35,6 +36,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/observe/claim_status.h"
 #include "agent/observe/sample_trends.h"
 #include "base/loop.h"
 #include "base/types.h"
@@ -91,6 +93,7 @@ struct NodePageInput {
   std::vector<ContainerDevices> containers;  // device holders, from the kubelet
   // metrics::processes_outside_pods() of each GPU that has any.
   std::map<DeviceUuid, std::vector<metrics::ProcessSample>> outside_pods;
+  ClaimStatus claims{};
   std::string config;  // config::print_yaml
   const RecentMoments* moments = nullptr;
   const RecentEvents* events = nullptr;
@@ -127,6 +130,7 @@ class PageState {
   void set_problems(std::vector<std::string> problems);        // AgentStatus::problems()
   void set_devices(device_plugin::DevicesByResource offered);  // of every resource that is served
   void set_containers(std::vector<ContainerDevices> containers);
+  void set_claims(ClaimStatus claims);
   void set_config_text(std::string text);  // config::print_yaml
   // See Reporter::report_event().
   void record_event(bool warning, std::string reason, std::string message, WallTime at);

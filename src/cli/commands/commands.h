@@ -7,9 +7,11 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "agent/observe/claim_status.h"
 #include "base/loop.h"
 #include "base/result.h"
 #include "cli/main/command.h"
@@ -39,13 +41,16 @@ struct ListOptions {
   OutputOptions output{};
   std::string driver_root = "/";
   std::string health_file = "/run/gpulet/health.json";  // of an agent, which knows what its config excludes
+  std::string socket = agent::kAgentSocket;             // of an agent, which knows what its claims wait for
 };
 
 // Sets Gpu::excluded as the agent reported last in this file; without a report nothing is excluded.
 void mark_reported_excluded(const std::string& health_file, inventory::Snapshot& snapshot);
 
-// MIG devices follow their GPU; errors of unreadable GPUs, and what rules exclude, come last. Pure.
-std::string list_report(const inventory::Snapshot& snapshot, const OutputOptions& output);
+// MIG devices follow their GPU; errors of unreadable GPUs, what rules exclude, and what moves and claims wait
+// for, come last. Pure.
+std::string list_report(const inventory::Snapshot& snapshot, const OutputOptions& output,
+                        const agent::ClaimStatus& claims = {}, WallTime now = {});
 
 // Exit code: 0; 1 after one line on standard error if there is no driver.
 int run_list(const ListOptions& options);
@@ -231,8 +236,22 @@ struct ExplainOptions {
   OutputOptions output;
 };
 
-// Exit code: 0; 1 after one line on standard error.
+// Exit code: 0; 1 after one line on standard error. The Pod may be a claim (claim_of_argument()).
 int run_explain(const ExplainOptions& options);
+
+struct ClaimQuery {
+  std::string name_space, claim{};
+  bool json = false;
+  std::string socket = agent::kAgentSocket;  // of an agent on this node, which knows its reasons first
+};
+// "a" of "claim/a" and "resourceclaim/a"; nullopt for any other argument.
+std::optional<std::string> claim_of_argument(const std::string& argument);
+// Blocks. Needs get on the claim and its DeviceClasses; list on ResourceSlices and all claims for one that is
+// not allocated, else on events. Errors: kNotFound, kInvalidArgument, and those of k8s::BlockingReader.
+Result<std::string> explain_claim(const ClaimQuery& query, const k8s::ClientConfig& access);
+// The same as text for each claim of a Pod, errors included; empty for a Pod without claims.
+std::string explain_pod_claims(const ClaimQuery& query, const std::string& pod,
+                               const k8s::ClientConfig& access);
 
 // `gpulet metrics-api`: the custom metrics API of a cluster (src/metrics_api), for HorizontalPodAutoscalers.
 

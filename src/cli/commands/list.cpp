@@ -1,6 +1,7 @@
 #include "cli/commands/commands.h"
 
 #include <algorithm>
+#include <chrono>
 #include <iostream>
 #include <memory>
 
@@ -22,6 +23,8 @@ using Json = nlohmann::ordered_json;
 using inventory::Gpu;
 using inventory::MigDevice;
 using inventory::Snapshot;
+
+constexpr Duration kAgentLimit = std::chrono::seconds(2);
 
 std::string cuda_version(unsigned version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
@@ -57,12 +60,20 @@ const std::vector<Column> kGpuColumns{{"GPU"},
                                       {"SERIAL", ColumnUse::kWide},
                                       {"FABRIC", ColumnUse::kWide}};
 
-std::string read_state(const Gpu& gpu) {
-  if (gpu.unreadable) return std::string(code_name(gpu.unreadable->code()));
-  return gpu.excluded.empty() ? "ok" : "excluded";
+const agent::GpuMove* find_move(const agent::ClaimStatus& claims, const Gpu& gpu) {
+  const auto move = std::ranges::find(claims.moves, gpu.uuid, &agent::GpuMove::gpu);
+  return gpu.uuid.empty() || move == claims.moves.end() ? nullptr : &*move;
 }
 
-std::vector<std::string> gpu_row(const Gpu& gpu, const TableStyle& style) {
+std::string read_state(const Gpu& gpu, const agent::ClaimStatus& claims) {
+  if (gpu.unreadable) return std::string(code_name(gpu.unreadable->code()));
+  if (!gpu.excluded.empty()) return "excluded";
+  const auto* move = find_move(claims, gpu);
+  if (move == nullptr) return "ok";
+  return move->to_claims ? "ok (→claims)" : "ok (→device plugin)";
+}
+
+std::vector<std::string> gpu_row(const Gpu& gpu, const agent::ClaimStatus& claims, const TableStyle& style) {
   const bool known = !gpu.model.empty();
   return {std::to_string(gpu.index),
           model_cell(gpu.model, style),
@@ -71,7 +82,7 @@ std::vector<std::string> gpu_row(const Gpu& gpu, const TableStyle& style) {
           gpu.pci == inventory::PciAddress{} ? kDash : gpu.pci.sysfs_text(),
           nvlink_summary(gpu, style),
           mig_mode_text(gpu, style),
-          read_state(gpu),
+          read_state(gpu, claims),
           uuid_cell(gpu.uuid.str(), style),
           dash_if_empty(gpu.architecture),
           known ? std::to_string(gpu.compute_major) + "." + std::to_string(gpu.compute_minor) : kDash,
@@ -81,7 +92,8 @@ std::vector<std::string> gpu_row(const Gpu& gpu, const TableStyle& style) {
           gpu.fabric ? gpu.fabric->cluster_uuid + "." + std::to_string(gpu.fabric->clique_id) : kDash};
 }
 
-std::vector<std::string> mig_row(const Gpu& gpu, const MigDevice& mig, const TableStyle& style) {
+std::vector<std::string> mig_row(const Gpu& gpu, const MigDevice& mig, const agent::ClaimStatus& claims,
+                                 const TableStyle& style) {
   const std::string slices = mig.placement_size == 0
                                  ? kDash
                                  : "slices " + std::to_string(mig.placement_start) + "-" +
@@ -93,11 +105,18 @@ std::vector<std::string> mig_row(const Gpu& gpu, const MigDevice& mig, const Tab
           "GI " + std::to_string(mig.gpu_instance) + " CI " + std::to_string(mig.compute_instance),
           kDash,
           slices,
-          read_state(gpu),
+          read_state(gpu, claims),
           uuid_cell(mig.uuid.str(), style)};
 }
 
-std::string inventory_table(const Snapshot& snapshot, const TableStyle& style) {
+// " (for 5m)".
+std::string waited_text(WallTime since, WallTime now) {
+  const auto waited = std::chrono::floor<std::chrono::seconds>(now - since);
+  return " (for " + format_duration(std::max(waited, std::chrono::seconds(0))) + ")";
+}
+
+std::string inventory_table(const Snapshot& snapshot, const agent::ClaimStatus& claims, WallTime now,
+                            const TableStyle& style) {
   const std::size_t count = snapshot.gpus.size();
   std::string text;
   if (style.headers) {
@@ -108,8 +127,8 @@ std::string inventory_table(const Snapshot& snapshot, const TableStyle& style) {
   if (count == 0) return text;
   TableRows rows;
   for (const auto& gpu : snapshot.gpus) {
-    rows.push_back(gpu_row(gpu, style));
-    for (const auto& mig : gpu.mig_devices) rows.push_back(mig_row(gpu, mig, style));
+    rows.push_back(gpu_row(gpu, claims, style));
+    for (const auto& mig : gpu.mig_devices) rows.push_back(mig_row(gpu, mig, claims, style));
   }
   text += (style.headers ? "\n" : "") + draw_table(kGpuColumns, rows, style);
   if (!style.headers) return text;
@@ -117,6 +136,12 @@ std::string inventory_table(const Snapshot& snapshot, const TableStyle& style) {
     const std::string name = "GPU " + std::to_string(gpu.index);
     if (gpu.unreadable) text += name + " cannot be read: " + gpu.unreadable->message() + "\n";
     if (!gpu.excluded.empty()) text += name + " " + gpu.excluded + "\n";
+    if (const auto* move = find_move(claims, gpu))
+      text += name + " " + move->reason + waited_text(move->since, now) + "\n";
+  }
+  for (const auto& claim : claims.waiting) {
+    text += "claim " + claim.name_space + "/" + claim.name + " is not prepared: " + claim.reason +
+            waited_text(claim.since, now) + "\n";
   }
   return text;
 }
@@ -181,20 +206,40 @@ Json gpu_json(const Gpu& gpu) {
   return json;
 }
 
-Json snapshot_json(const Snapshot& snapshot) {
+Json claims_json(const agent::ClaimStatus& claims) {
+  Json json{{"moves", Json::array()}, {"waiting", Json::array()}};
+  for (const auto& move : claims.moves) {
+    json["moves"].push_back({{"gpu", move.gpu.str()},
+                             {"to", move.to_claims ? "claims" : "devicePlugin"},
+                             {"since", format_wall_time(move.since)},
+                             {"reason", move.reason}});
+  }
+  for (const auto& claim : claims.waiting) {
+    json["waiting"].push_back({{"namespace", claim.name_space},
+                               {"name", claim.name},
+                               {"uid", claim.uid},
+                               {"since", format_wall_time(claim.since)},
+                               {"reason", claim.reason}});
+  }
+  return json;
+}
+
+Json snapshot_json(const Snapshot& snapshot, const agent::ClaimStatus& claims) {
   Json json{{"driver",
              {{"version", snapshot.driver.version}, {"cuda", cuda_version(snapshot.driver.cuda_version)}}},
             {"gpus", Json::array()}};
   for (const auto& gpu : snapshot.gpus) json["gpus"].push_back(gpu_json(gpu));
+  if (!claims.moves.empty() || !claims.waiting.empty()) json["claims"] = claims_json(claims);
   return json;
 }
 
 }  // namespace
 
-std::string list_report(const Snapshot& snapshot, const OutputOptions& output) {
+std::string list_report(const Snapshot& snapshot, const OutputOptions& output,
+                        const agent::ClaimStatus& claims, WallTime now) {
   return render_output(
-      output, [&] { return document_text(snapshot_json(snapshot)); },
-      [&](const TableStyle& style) { return inventory_table(snapshot, style); });
+      output, [&] { return document_text(snapshot_json(snapshot, claims)); },
+      [&](const TableStyle& style) { return inventory_table(snapshot, claims, now, style); });
 }
 
 void mark_reported_excluded(const std::string& health_file, inventory::Snapshot& snapshot) {
@@ -210,7 +255,11 @@ int run_list(const ListOptions& options) {
   auto snapshot = agent::read_snapshot_once({.driver_root = options.driver_root});
   if (snapshot) mark_reported_excluded(options.health_file, *snapshot);
   if (!snapshot) return print_error("gpulet list", snapshot.error().full_message());
-  return print_report("gpulet list", list_report(*snapshot, options.output));
+  // Without an agent, nothing moves or waits.
+  const auto claims = agent::fetch_claim_status(options.socket, kAgentLimit);
+  return print_report("gpulet list",
+                      list_report(*snapshot, options.output, claims.value_or(agent::ClaimStatus()),
+                                  std::chrono::system_clock::now()));
 }
 
 namespace {
@@ -338,7 +387,9 @@ int run_topo(const TopoOptions& options) {
 void add_list(CLI::App& app, Run& run) {
   auto& command = add_command(app, {.name = "list",
                                     .summary = "List this node's GPUs and MIG devices",
-                                    .details = "Reads the driver. No agent is needed.",
+                                    .details = "Reads the driver. No agent is needed. Where one runs, also "
+                                               "shows what GPUs that move between the device plugin and "
+                                               "claims, and claims that are not prepared, wait for.",
                                     .examples = "  gpulet list\n"
                                                 "  gpulet list -o json",
                                     .group = kInspectGroup});

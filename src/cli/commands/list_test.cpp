@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 
@@ -58,6 +59,36 @@ TEST(List, ShowsWhatARuleExcludes) {
   const auto json = nlohmann::json::parse(list_report(snapshot, "json"));
   EXPECT_EQ(json["gpus"][0]["excluded"], "is excluded by the rule at x.yaml:3:5");
   EXPECT_FALSE(json["gpus"][1].contains("excluded"));
+}
+
+TEST(List, ShowsWhatMovesAndClaimsWaitFor) {
+  using namespace std::chrono_literals;
+  const WallTime now = *parse_wall_time("2026-01-31T12:05:00.000Z");
+  const agent::ClaimStatus claims{
+      .moves = {{DeviceUuid("GPU-aaaa"), true, now - 5min, "is offered by claims when Pod team/a ends"},
+                {DeviceUuid("GPU-gone"), false, now, "is offered by the device plugin later"}},
+      .waiting = {{"team", "b", "u1", now - 12s, "the MPS control daemon is starting"},
+                  {"team", "c", "u2", now + 3s, "the claim does not exist"}}};
+  EXPECT_EQ(list_report(two_gpu_node(), "table", claims, now),
+            R"(NVIDIA driver 570.124.06, CUDA 12.8, 2 GPUs
+
+GPU    MODEL          MEMORY    NUMA  NVLINK  MIG         STATE         UUID
+0      H100 80GB HB…  79.6 GiB  0     2       on (→off)   ok (→claims)  GPU-aaaa
+  0:0  MIG 1g.10gb    9.6 GiB   -     -       slices 2-2  ok (→claims)  MIG-bbbb
+1      -              -         -     -       -           device_lost   -
+GPU 0 is offered by claims when Pod team/a ends (for 5m)
+GPU 1 cannot be read: nvmlDeviceGetHandleByIndex_v2: GPU is lost
+claim team/b is not prepared: the MPS control daemon is starting (for 12s)
+claim team/c is not prepared: the claim does not exist (for 0s)
+)");
+  const auto json = nlohmann::json::parse(list_report(two_gpu_node(), "json", claims, now));
+  EXPECT_EQ(json["claims"]["moves"][1],
+            (nlohmann::json{{"gpu", "GPU-gone"},
+                            {"to", "devicePlugin"},
+                            {"since", "2026-01-31T12:05:00.000Z"},
+                            {"reason", "is offered by the device plugin later"}}));
+  EXPECT_EQ(json["claims"]["waiting"][0]["since"], "2026-01-31T12:04:48.000Z");
+  EXPECT_FALSE(nlohmann::json::parse(list_report(two_gpu_node(), "json")).contains("claims"));
 }
 
 TEST(List, TableIsAlignedAndListsReadErrors) {

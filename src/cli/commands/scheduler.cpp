@@ -181,18 +181,33 @@ void add_scheduler_config(CLI::App& scheduler, Run& run) {
 }  // namespace
 
 int run_explain(const ExplainOptions& options) {
-  const bool needs_access = options.question.url.empty();
+  const auto claim = claim_of_argument(options.question.pod);
+  const bool needs_access = options.question.url.empty() || claim;
   const auto access = needs_access ? find_kubectl_access(options.kubeconfig, options.context)
                                    : Result<k8s::ClientConfig>(k8s::ClientConfig{.host = "-"});
   auto question = options.question;
   question.json = options.output.is_document();
   if (access && question.name_space.empty()) question.name_space = access->pod_namespace;
-  const auto answer = access ? extender::fetch_explanation(question, *access) : fail(access.error());
+  Result<std::string> answer = fail(Code::kInternal, "no answer");
+  if (!access) {
+    answer = fail(access.error());
+  } else if (claim) {
+    answer =
+        explain_claim({.name_space = question.name_space, .claim = *claim, .json = question.json}, *access);
+  } else if (auto explained = extender::fetch_explanation(question, *access)) {
+    answer = std::move(explained->text);
+    // As scheduler::describe_request() has it.
+    const bool has_claims = answer->find("resource claims") != std::string::npos;
+    if (has_claims && !question.json && needs_access)
+      *answer += explain_pod_claims({.name_space = question.name_space}, question.pod, *access);
+  } else {
+    answer = fail(explained.error());
+  }
   if (!answer) return print_error(options.program, answer.error().full_message());
   return print_output({.exit_code = 0,
                        .out = render_output(
-                           options.output, [&] { return answer->text; },
-                           [&](const TableStyle&) { return arguments::printable_text(answer->text); }),
+                           options.output, [&] { return *answer; },
+                           [&](const TableStyle&) { return arguments::printable_text(*answer); }),
                        .err = {}});
 }
 
@@ -266,15 +281,19 @@ void add_scheduler(CLI::App& app, Run& run) {
 }
 
 void add_explain(CLI::App& app, Run& run) {
-  auto& command = add_command(app, {.name = "explain",
-                                    .summary = "Explain why a Pod is on its node, or why it is not scheduled",
-                                    .details = "Queries the scheduler extender through the API server; with "
-                                               "--service '' the answer is computed here.",
-                                    .examples = "  gpulet explain train-0 -n team-a\n"
-                                                "  gpulet explain train-0 --service ''",
-                                    .group = kPlanGroup});
+  auto& command =
+      add_command(app, {.name = "explain",
+                        .summary = "Explain why a Pod is on its node, or why it is not scheduled",
+                        .details = "Queries the scheduler extender through the API server; with "
+                                   "--service '' the answer is computed here. claim/NAME explains "
+                                   "a ResourceClaim: why no node's devices fit, or why it is not "
+                                   "prepared.",
+                        .examples = "  gpulet explain train-0 -n team-a\n"
+                                    "  gpulet explain claim/one-gpu\n"
+                                    "  gpulet explain train-0 --service ''",
+                        .group = kPlanGroup});
   const auto options = std::make_shared<ExplainOptions>();
-  command.add_option("POD", options->question.pod, "name of the Pod")->required();
+  command.add_option("POD", options->question.pod, "name of the Pod, or claim/NAME")->required();
   command.add_option("-n,--namespace", options->question.name_space,
                      "namespace of the Pod (default default)");
   add_kubeconfig_option(command, options->kubeconfig);

@@ -19,6 +19,7 @@ namespace {
 
 using k8s::Received;
 using nlohmann::json;
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -174,6 +175,45 @@ TEST_F(KubectlPlugin, ExplainTakesTheNamespaceOfTheContext) {
   EXPECT_EQ(run_plugin({"explain", "p"}).out, "n1 is best\n");
   EXPECT_EQ(run_plugin({"explain", "pod/p"}).out, "n1 is best\n");
   EXPECT_EQ(run_plugin({"explain", "p", "-n", "other", "-o", "yaml"}).out, "best: n1\n");
+}
+
+TEST_F(KubectlPlugin, ExplainsAClaim) {
+  const std::string api = "GET /apis/resource.k8s.io/v1/";
+  json request{{"name", "gpu"}, {"exactly", {{"deviceClassName", "gpu.nvidia.com"}}}};
+  json claim{{"metadata", {{"namespace", "team-a"}, {"name", "c"}, {"uid", "u-c"}}},
+             {"spec", {{"devices", {{"requests", json::array({std::move(request)})}}}}}};
+  replies_[api + "namespaces/team-a/resourceclaims/c"] = {200, claim.dump()};
+  replies_[api + "deviceclasses/gpu.nvidia.com"] = {200, "{}"};
+  replies_[api + "resourceslices?"] = {200, list_of(json::array())};
+  replies_[api + "resourceclaims?"] = {200, list_of(json::array({claim}))};
+  EXPECT_EQ(run_plugin({"explain", "claim/c"}).out,
+            "claim team-a/c requests gpu: 1 of gpu.nvidia.com\n"
+            "Fits on no node: no ResourceSlice has a device\n");
+  EXPECT_THAT(run_plugin({"explain", "claim/none"}).err, HasSubstr("the claim does not exist"));
+  EXPECT_THAT(run_plugin({"explain", "claim/c/d"}).err, HasSubstr("is not a valid name of a claim"));
+
+  json result{{"request", "gpu"}, {"driver", "gpu.nvidia.com"}, {"pool", "n1"}, {"device", "gpu-0"}};
+  json user{{"resource", "pods"}, {"name", "p"}, {"uid", "u-p"}};
+  claim["status"] = {{"allocation", {{"devices", {{"results", json::array({std::move(result)})}}}}},
+                     {"reservedFor", json::array({std::move(user)})}};
+  replies_[api + "namespaces/team-a/resourceclaims/c"] = {200, claim.dump()};
+  json older{{"lastTimestamp", "2026-01-31T12:00:00Z"}, {"message", "older"}};
+  json newer{{"lastTimestamp", "2026-01-31T12:01:00Z"}, {"message", "the MPS control daemon is starting"}};
+  replies_["GET /api/v1/namespaces/team-a/events?fieldSelector=involvedObject.uid%3Du-p%2Creason%3D"] = {
+      200, list_of(json::array({std::move(newer), std::move(older)}))};
+  EXPECT_EQ(run_plugin({"explain", "resourceclaim/c"}).out,
+            "claim team-a/c requests gpu: 1 of gpu.nvidia.com\nAllocated: gpu-0 of n1\nUsed by Pods: p\n"
+            "Not prepared: Pod p: the MPS control daemon is starting\n");
+  replies_["GET /api/v1/namespaces/gpulet/services/gpulet-scheduler:9410/proxy/explain?"] = {
+      200, "team-a/p requests resource claims\n"};
+  replies_["GET /api/v1/namespaces/team-a/pods/p"] = {
+      200, R"({"status":{"resourceClaimStatuses":[{"name":"gpu","resourceClaimName":"c"}]}})"};
+  EXPECT_THAT(run_plugin({"explain", "p"}).out,
+              AllOf(StartsWith("team-a/p requests resource claims\nclaim team-a/c requests gpu: 1 of "),
+                    HasSubstr("Not prepared: Pod p")));
+  const auto document = json::parse(run_plugin({"explain", "claim/c", "-o", "json"}).out);
+  EXPECT_EQ(document["allocation"], "gpu-0 of n1");
+  EXPECT_EQ(document["notPrepared"], json::array({"Pod p: the MPS control daemon is starting"}));
 }
 
 TEST_F(KubectlPlugin, DoctorReadsTheCluster) {

@@ -116,13 +116,15 @@ void add_explain_command(CLI::App& app, Run& run) {
   auto& command = add_command(app, {.name = "explain",
                                     .summary = "Explain why a Pod is on its node, or why it is not scheduled",
                                     .details = "Queries the scheduler extender through the API server, and "
-                                               "computes the answer here if none responds.",
+                                               "computes the answer here if none responds. claim/NAME "
+                                               "explains a ResourceClaim.",
                                     .examples = "  kubectl gpulet explain train-0 -n team-a\n"
                                                 "  kubectl gpulet explain pod/train-0 -o json"});
   const auto options = std::make_shared<ExplainOptions>();
   options->program = std::string(kProgram) + " explain";
   options->question.name_space.clear();
-  command.add_option("POD", options->question.pod, "name of the Pod, also as pod/NAME")->required();
+  command.add_option("POD", options->question.pod, "name of the Pod, also as pod/NAME, or claim/NAME")
+      ->required();
   command.add_option("-n,--namespace", options->question.name_space,
                      "namespace of the Pod (default: that of the context)");
   command

@@ -1,0 +1,202 @@
+#include "dra/claim_fit.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include <nlohmann/json.hpp>
+
+namespace gpulet::dra {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kFitDriver = "gpu.nvidia.com";
+
+json fit_device(const std::string& name, const std::string& type = "gpu",
+                const std::string& memory = "80Gi") {
+  return {{"name", name},
+          {"attributes",
+           {{"type", {{"string", type}}}, {"gpulet.io/island", {{"int", name == "gpu-3" ? 1 : 0}}}}},
+          {"capacity", {{"memory", {{"value", memory}}}}}};
+}
+
+json fit_slice(const std::string& node, const std::vector<json>& devices, int generation = 1) {
+  return {{"spec",
+           {{"driver", kFitDriver},
+            {"nodeName", node},
+            {"pool", {{"name", node}, {"generation", generation}}},
+            {"devices", devices}}}};
+}
+
+json fit_claim(const std::vector<json>& requests, const std::vector<json>& constraints = {}) {
+  return {{"metadata", {{"namespace", "team"}, {"name", "a"}, {"uid", "u1"}}},
+          {"spec", {{"devices", {{"requests", requests}, {"constraints", constraints}}}}}};
+}
+
+json exactly(json fields = json::object(), const std::string& name = "gpus") {
+  fields["deviceClassName"] = kFitDriver;
+  return {{"name", name}, {"exactly", std::move(fields)}};
+}
+
+json selectors_of(const std::string& expression) {
+  json selector = {{"cel", {{"expression", expression}}}};
+  return json::array({std::move(selector)});
+}
+
+json holder_of(const std::string& name, const std::vector<std::string>& devices, bool admin = false) {
+  json results = json::array();
+  for (const auto& device : devices) {
+    results.push_back(
+        {{"driver", kFitDriver}, {"pool", "node-1"}, {"device", device}, {"adminAccess", admin}});
+  }
+  return {{"metadata", {{"namespace", "team"}, {"name", name}, {"uid", "u-" + name}}},
+          {"status", {{"allocation", {{"devices", {{"results", std::move(results)}}}}}}}};
+}
+
+class ClaimFitTest : public testing::Test {
+ protected:
+  ClaimFit explain(const json& claim) const {
+    std::vector<std::string> slices, claims;
+    for (const auto& slice : slices_) slices.push_back(slice.dump());
+    for (const auto& one : claims_) claims.push_back(one.dump());
+    auto fit = explain_claim_fit(claim.dump(), classes_, slices, claims);
+    EXPECT_TRUE(fit);
+    return std::move(*fit);
+  }
+  // Of node-1; empty if the claim fits there.
+  std::string reason(const json& claim) const {
+    const auto fit = explain(claim);
+    return fit.nodes.size() == 1 && fit.nodes[0].fits == fit.nodes[0].reason.empty() ? fit.nodes[0].reason
+                                                                                     : "?";
+  }
+
+  std::map<std::string, std::string> classes_ = {
+      {kFitDriver, json{{"spec",
+                         {{"selectors", selectors_of("device.driver == 'gpu.nvidia.com' && "
+                                                     "device.attributes['gpu.nvidia.com'].type == 'gpu'")}}}}
+                       .dump()}};
+  std::vector<json> slices_ = {fit_slice(
+      "node-1",
+      {fit_device("gpu-0"), fit_device("gpu-1"), fit_device("gpu-2", "gpu", "40Gi"), fit_device("gpu-3")})};
+  std::vector<json> claims_;
+};
+
+TEST_F(ClaimFitTest, EachCauseIsNamed) {
+  claims_ = {holder_of("b", {"gpu-0"}), holder_of("c", {"gpu-1"}), holder_of("monitor", {"gpu-2"}, true)};
+  slices_[0]["spec"]["devices"][3]["taints"] =
+      json::array({json{{"key", "gpu.nvidia.com/xid"}, {"value", "79"}, {"effect", "NoSchedule"}}});
+  const json tolerations = json::array({json{{"key", "gpu.nvidia.com/xid"}, {"operator", "Exists"}}});
+  const struct {
+    const char* what;
+    json request;
+    std::string reason;
+  } cases[] = {
+      {"one is free", exactly(), ""},
+      {"held and tainted", exactly({{"count", 2}}),
+       "gpus: 1 free of 2: 2 held by claims team/b, team/c, 1 tainted gpu.nvidia.com/xid=79"},
+      {"tolerated", exactly({{"count", 2}, {"tolerations", tolerations}}), ""},
+      {"a count that no node has", exactly({{"count", 8}, {"adminAccess", true}}),
+       "gpus: 3 free of 8: 1 tainted gpu.nvidia.com/xid=79, only 4 match"},
+      {"an administrator", exactly({{"count", 3}, {"adminAccess", true}}), ""},
+      {"all", exactly({{"allocationMode", "All"}}),
+       "gpus: 1 free of 4: 2 held by claims team/b, team/c, 1 tainted gpu.nvidia.com/xid=79"},
+      {"a capacity",
+       exactly({{"selectors",
+                 selectors_of("device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('60Gi')) >= 0")}}),
+       "gpus: 0 free of 1: 2 held by claims team/b, team/c, 1 tainted gpu.nvidia.com/xid=79"},
+      {"an attribute",
+       exactly({{"selectors", selectors_of("device.attributes[\"gpu.nvidia.com\"].type == \"vfio\"")}}),
+       "gpus: no device meets device.attributes[\"gpu.nvidia.com\"].type == \"vfio\""},
+      {"an attribute that is missing",
+       exactly({{"selectors", selectors_of("device.attributes['x.com'].y == true")}}),
+       "gpus: no device meets device.attributes['x.com'].y == true"},
+      {"another class", json{{"name", "gpus"}, {"exactly", {{"deviceClassName", "none"}}}},
+       "gpus: the DeviceClass none does not exist"},
+  };
+  for (const auto& one : cases) EXPECT_EQ(reason(fit_claim({one.request})), one.reason) << one.what;
+}
+
+TEST_F(ClaimFitTest, ASelectorThatIsNotReadCountsAsMet) {
+  const std::string other =
+      "device.attributes['gpu.nvidia.com'].driverVersion.isGreaterThan(semver('570.0.0'))";
+  const auto fit = explain(fit_claim({exactly({{"selectors", selectors_of(other)}})}));
+  EXPECT_TRUE(fit.nodes.at(0).fits);
+  EXPECT_EQ(fit.unjudged, std::vector{other});
+  EXPECT_EQ(
+      claim_fit_text(fit),
+      "claim team/a requests gpus: 1 of gpu.nvidia.com\nFits on node-1\nTaken for met: " + other + "\n");
+  const std::string either = "device.driver == 'a' || device.driver == 'b'";
+  EXPECT_EQ(explain(fit_claim({exactly({{"selectors", selectors_of(either)}})})).unjudged,
+            std::vector{either});
+}
+
+TEST_F(ClaimFitTest, PartitionsShareCounters) {
+  json whole = fit_device("gpu-0"), part = fit_device("gpu-0-mig-0", "mig");
+  const auto consume = [](json& device, const char* value) {
+    json set = {{"counterSet", "gpu-0"}, {"counters", {{"slices", {{"value", value}}}}}};
+    device["consumesCounters"] = json::array({std::move(set)});
+  };
+  consume(whole, "8");
+  consume(part, "1");
+  slices_ = {fit_slice("node-1", {whole, part})};
+  json set = {{"name", "gpu-0"}, {"counters", {{"slices", {{"value", "8"}}}}}};
+  slices_[0]["spec"]["sharedCounters"] = json::array({std::move(set)});
+  EXPECT_EQ(reason(fit_claim({exactly()})), "");
+  claims_ = {holder_of("b", {"gpu-0-mig-0"})};
+  EXPECT_EQ(reason(fit_claim({exactly()})), "gpus: 0 free of 1: 1 without slices of gpu-0");
+}
+
+TEST_F(ClaimFitTest, ConstraintsAndSeveralRequests) {
+  json equal = {{"requests", json::array({"gpus"})}, {"matchAttribute", "gpulet.io/island"}};
+  EXPECT_EQ(reason(fit_claim({exactly({{"count", 3}})}, {equal})), "");
+  EXPECT_EQ(reason(fit_claim({exactly({{"count", 4}})}, {equal})),
+            "of the free devices, at most 3 of 4 are equal in gpulet.io/island");
+  EXPECT_EQ(reason(fit_claim({exactly({{"count", 3}}), exactly({{"count", 2}}, "more")})),
+            "its requests together need 5 devices, and 4 are free");
+  json large = exactly({{"count", 8}})["exactly"], small = exactly()["exactly"];
+  large["name"] = "large";
+  small["name"] = "small";
+  const json either = {{"name", "gpus"}, {"firstAvailable", json::array({large, small})}};
+  EXPECT_EQ(reason(fit_claim({either})), "");
+  EXPECT_EQ(explain(fit_claim({either})).requests,
+            "gpus/large: 8 of gpu.nvidia.com, or gpus/small: 1 of gpu.nvidia.com");
+}
+
+TEST_F(ClaimFitTest, OnlyTheNewestGenerationCounts) {
+  slices_ = {fit_slice("node-1", {fit_device("gpu-0"), fit_device("gpu-1")}, 1),
+             fit_slice("node-1", {fit_device("gpu-0")}, 2), fit_slice("node-2", {fit_device("gpu-0")})};
+  claims_ = {holder_of("b", {"gpu-0"})};
+  const auto fit = explain(fit_claim({exactly()}));
+  EXPECT_EQ(fit.nodes,
+            (std::vector<NodeFit>{{"node-2", true, ""},
+                                  {"node-1", false, "gpus: 0 free of 1: 1 held by claims team/b"}}));
+  EXPECT_EQ(claim_fit_text(fit, 1),
+            "claim team/a requests gpus: 1 of gpu.nvidia.com\nFits on node-2\nRejected:\n"
+            "  node-1  gpus: 0 free of 1: 1 held by claims team/b\n");
+  slices_.clear();
+  EXPECT_NE(claim_fit_text(explain(fit_claim({exactly()}))).find("no ResourceSlice has a device"),
+            std::string::npos);
+}
+
+TEST_F(ClaimFitTest, AnAllocatedClaimShowsItsDevices) {
+  auto claim = fit_claim({exactly({{"count", 2}})});
+  claim["status"] = holder_of("a", {"gpu-0", "gpu-1"})["status"];
+  claim["status"]["reservedFor"] = json::array({json{{"resource", "pods"}, {"name", "p"}, {"uid", "pu"}}});
+  EXPECT_EQ(claim_fit_text(explain(claim)),
+            "claim team/a requests gpus: 2 of gpu.nvidia.com\nAllocated: gpu-0, gpu-1 of node-1\n"
+            "Used by Pods: p\n");
+  EXPECT_EQ(claim_classes(claim.dump()), std::vector<std::string>{kFitDriver});
+}
+
+TEST_F(ClaimFitTest, OddObjectsArePassedOver) {
+  for (const char* text : {"", "[]", "{}", R"({"spec":{}})"})
+    EXPECT_FALSE(explain_claim_fit(text, {}, {}, {})) << text;
+  const std::vector<std::string> odd = {"", "3",
+                                        R"({"spec":{"devices":[1,{}],"pool":3,"sharedCounters":{}}})",
+                                        R"({"status":{"allocation":{"devices":{"results":[7,{}]}}}})"};
+  EXPECT_TRUE(explain_claim_fit(fit_claim({exactly(), json(3)}).dump(), classes_, odd, odd));
+}
+
+}  // namespace
+}  // namespace gpulet::dra

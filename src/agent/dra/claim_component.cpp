@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -8,8 +9,10 @@
 #include <vector>
 
 #include "agent/dra/api_claim_source.h"
+#include "agent/dra/claim_stats.h"
 #include "agent/dra/device_facts.h"
 #include "agent/dra/node_claim_daemons.h"
+#include "agent/dra/node_claim_partitions.h"
 #include "agent/dra/offer_readings.h"
 #include "agent/dra/plugin_watcher.h"
 #include "agent/node/components.h"
@@ -44,31 +47,6 @@ constexpr Duration kRegistrationWait = std::chrono::seconds(5);
 constexpr Duration kClaimPoll = std::chrono::seconds(1);  // while a GPU leaves the claims
 constexpr BackoffLimits kSpecRetry{std::chrono::milliseconds(100), std::chrono::seconds(10)};
 
-metrics::ClaimStats::Operation operation_stats(const dra::OperationCounts& counts, std::size_t in_flight) {
-  metrics::ClaimStats::Operation stats{.in_flight = in_flight,
-                                       .durations = {counts.durations.begin(), counts.durations.end()},
-                                       .time = counts.time};
-  for (const auto& [code, count] : counts.errors) stats.errors.emplace(code_name(code), count);
-  return stats;
-}
-
-metrics::ClaimStats claim_stats(const dra::ClaimController& controller, const std::string& node) {
-  const auto counts = controller.counts();
-  metrics::ClaimStats stats{.driver = std::string(dra::kDriverName),
-                            .node = node,
-                            .duration_bounds = {dra::kDurationBounds.begin(), dra::kDurationBounds.end()},
-                            .prepare = operation_stats(counts.prepare, counts.preparing),
-                            .unprepare = operation_stats(counts.unprepare, 0),
-                            .prepared_claims = controller.records().size(),
-                            .prepared_devices = {{"gpu", 0}, {"mig", 0}}};
-  for (const auto& [uid, record] : controller.records()) {
-    for (const auto& held : record.devices) {
-      ++stats.prepared_devices[held.uuid.str().starts_with("MIG-") ? "mig" : "gpu"];
-    }
-  }
-  return stats;
-}
-
 // Everything of one period in which claims are served. Its end closes the sockets; the slices stay, so that
 // an update of the agent does not withdraw the node's GPUs.
 class ClaimServer {
@@ -78,7 +56,7 @@ class ClaimServer {
     auto server = std::make_unique<ClaimServer>(node, mps);
     GPULET_TRY_ASSIGN(server->controller_,
                       dra::ClaimController::start_controller(
-                          node.loop, *server->source_, server->daemons_,
+                          node.loop, *server->source_, server->daemons_, server->partitions_,
                           {.pool_name = node.client_config->node_name,
                            .record_directory = settings.dra.record_dir,
                            .cdi_directory = settings.cdi.spec_dir,
@@ -104,6 +82,10 @@ class ClaimServer {
       : node_(node),
         relay_(std::make_shared<LoopRelay>(node.loop)),
         daemons_(node, mps),
+        partitions_({.loop = node.loop,
+                     .driver = [this] { return node_.devices->driver(); },
+                     .request_reading = [this] { node_.devices->request_reading(); },
+                     .changed = [this] { update_devices(); }}),
         source_(std::make_unique<ApiClaimSource>(node.loop, *node.client_config)),
         node_reader_(k8s::ParallelReader::start_reader(node.loop, *node.client_config)),
         publisher_(dra::SlicePublisher::start_publisher(
@@ -130,16 +112,25 @@ class ClaimServer {
     std::string key = spec_inputs_key(*snapshot_, node_.config);
     if (std::exchange(facts_key_, key) != key) read_facts();
     if (!facts_) return;
-    all_devices_ = dra::make_device_pool({.snapshot = snapshot_,
-                                          .taints = taints_of(agent->health_view()),
-                                          .withdrawn = withdrawn_gpus(),
-                                          .pcie_roots = facts_->pcie_roots});
+    all_devices_ =
+        dra::make_device_pool({.snapshot = snapshot_,
+                               .taints = taints_of(agent->health_view()),
+                               .withdrawn = withdrawn_gpus(),
+                               .pcie_roots = facts_->pcie_roots,
+                               .dynamic = partitions_.dynamic_gpus(*snapshot_, node_.config, node_.labels,
+                                                                   controller_->records())});
     report_notes();
     if (!follow_claims()) apply_offers();
     watch_plugin();
   }
 
   metrics::ClaimStats stats() const { return claim_stats(*controller_, node_.client_config->node_name); }
+
+  // The driver is another one: what it was asked is not answered.
+  void restart_driver_calls() {
+    partitions_.restart_calls();
+    controller_->restart_partitions();
+  }
 
   // The CDI document depends on what is in the driver root.
   void refresh_facts() {
@@ -200,7 +191,7 @@ class ClaimServer {
     if (pool_->devices.empty() && !node_.config.gpulet.dra.enabled) return publisher_->remove_slices();
     std::vector<dra::Device> devices;
     for (const auto& offered : pool_->devices) devices.push_back(offered.device);
-    publisher_->set_devices(std::move(devices));
+    publisher_->set_devices(std::move(devices), pool_->counter_sets);
   }
 
   // Publishes the GPUs that claims offer now.
@@ -213,6 +204,13 @@ class ClaimServer {
       if (stage == partition::OfferStage::kClaims) pool.devices.push_back(offered);
       if (stage == partition::OfferStage::kClaims || stage == partition::OfferStage::kLeavingClaims)
         of_claims.devices.push_back(offered);
+    }
+    for (const auto& set : all_devices_->counter_sets) {
+      const bool is_used = std::ranges::any_of(pool.devices, [&](const dra::PoolDevice& offered) {
+        const auto& consumes = offered.device.consumes;
+        return !consumes.empty() && consumes.front().set == set.name;
+      });
+      if (is_used) pool.counter_sets.push_back(set);
     }
     arranger_.arrange_devices(*snapshot_, pool);
     pool_ = std::make_shared<const dra::DevicePool>(std::move(pool));
@@ -405,6 +403,7 @@ class ClaimServer {
   Node& node_;
   std::shared_ptr<LoopRelay> relay_;
   NodeClaimDaemons daemons_;
+  NodeClaimPartitions partitions_;
   std::unique_ptr<dra::ClaimSource> source_;
   std::unique_ptr<k8s::ParallelReader> node_reader_;
   std::unique_ptr<dra::ClaimController> controller_;
@@ -439,7 +438,10 @@ class ClaimComponent final : public Component {
     begin_serving();
     update_devices();
   }
-  void attach_devices() override { update_devices(); }
+  void attach_devices() override {
+    if (server_) server_->restart_driver_calls();
+    update_devices();
+  }
   void on_state_changed() override { update_devices(); }
   void on_device_nodes_changed() override {
     if (server_) server_->refresh_facts();

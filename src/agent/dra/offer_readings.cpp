@@ -25,6 +25,7 @@ DeviceUuid gpu_of_device(std::string_view id, const inventory::Snapshot& snapsho
 
 // A MIG device that is gone keeps the name of its GPU.
 DeviceUuid gpu_of_record(const dra::RecordedDevice& held, const inventory::Snapshot& snapshot) {
+  if (held.partition) return gpu_of_device(held.partition->gpu.str(), snapshot);
   if (auto gpu = gpu_of_device(held.uuid.str(), snapshot); !gpu.empty()) return gpu;
   const auto name = held.device.substr(0, held.device.find("-mig-"));
   const auto found = std::ranges::find_if(snapshot.gpus, [&](const inventory::Gpu& gpu) {

@@ -112,13 +112,16 @@ class ClaimServer {
     std::string key = spec_inputs_key(*snapshot_, node_.config);
     if (std::exchange(facts_key_, key) != key) read_facts();
     if (!facts_) return;
-    all_devices_ =
-        dra::make_device_pool({.snapshot = snapshot_,
-                               .taints = taints_of(agent->health_view()),
-                               .withdrawn = withdrawn_gpus(),
-                               .pcie_roots = facts_->pcie_roots,
-                               .dynamic = partitions_.dynamic_gpus(*snapshot_, node_.config, node_.labels,
-                                                                   controller_->records())});
+    auto dynamic = partitions_.dynamic_gpus(*snapshot_, node_.config, node_.labels, controller_->records());
+    // What an earlier process has published stays until the profiles are known.
+    const bool is_known =
+        std::ranges::none_of(dynamic, [](const auto& gpu) { return gpu.second.profiles.empty(); });
+    if (!all_devices_ && !is_known && !is_late_) return;
+    all_devices_ = dra::make_device_pool({.snapshot = snapshot_,
+                                          .taints = taints_of(agent->health_view()),
+                                          .withdrawn = withdrawn_gpus(),
+                                          .pcie_roots = facts_->pcie_roots,
+                                          .dynamic = std::move(dynamic)});
     report_notes();
     if (!follow_claims()) apply_offers();
     watch_plugin();
@@ -178,6 +181,7 @@ class ClaimServer {
   void publish_first(bool is_late) {
     is_registered_ = true;
     is_late_ |= is_late;
+    if (!all_devices_) update_devices();
     report_moves();
     publish_devices();
   }

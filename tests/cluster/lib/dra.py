@@ -241,6 +241,7 @@ class DraChecks:
         assert [item["metadata"]["resourceVersion"] for item in self.shown()] == before, "making them changes no slice"
         self.end_pods()
         until("only the other program's is left", lambda: [mig["uuid"] for mig in self.node.gpu(7)["mig"]] == [other], 20)
+        assert [item["metadata"]["resourceVersion"] for item in self.shown()] == before, "removing them changes no slice"
         self.write_config()
         self.node.change_mig("whole", 7)
         until("the GPU is whole again", lambda: len(self.devices()) == 8 and not partitions(), 20)

@@ -160,6 +160,13 @@ Member mode_member(const Mig& mig) {
   return {"mig", std::move(node)};
 }
 
+Member mode_member(const DynamicMig& dynamic) {
+  YamlNode node;
+  auto& profiles = node.add("profiles", scalar_list());
+  for (const auto& profile : dynamic.profiles) profiles.items.push_back(YamlNode::text(profile));
+  return {"dynamicMig", std::move(node)};
+}
+
 Member mode_member(const Exclude&) { return {"exclude", bool_node(true)}; }
 
 YamlNode gpus_node(const GpuSelection& gpus) {

@@ -47,6 +47,7 @@ gpulet:
   - {devices: 1, mps: {replicas: 4, name: gpu.quarter, failRequestsGreaterThanOne: false}}
   - {devices: [8], mig: {layout: all-balanced}, offer: devicePlugin}
   - {devices: [9, "0000:1B:00.0"], exclude: true}
+  - {devices: [10], dynamicMig: {profiles: [1g.10gb, 3g.40gb]}}
   - {model: "*T400*", display: true, exclude: true}
   - nodeLabel: cut
     mig: {devices: {1g.10gb: 7}, strategy: single, name: slice}

@@ -100,7 +100,7 @@ std::optional<GpuSelection> read_gpu_selection(const Node& node, const std::stri
   return std::nullopt;
 }
 
-const std::vector<std::string> kModes = {"whole", "timeSlicing", "mps", "mig", "exclude"};
+const std::vector<std::string> kModes = {"whole", "timeSlicing", "mps", "mig", "dynamicMig", "exclude"};
 
 class RuleReader {
  public:
@@ -159,9 +159,11 @@ class RuleReader {
     if (std::holds_alternative<Exclude>(rule.mode)) {
       add_rule_error(node, field, "an excluded GPU is offered by nothing; expected no offer");
     } else if (rule.offer == OfferSide::kClaims && !std::holds_alternative<Whole>(rule.mode) &&
-               !std::holds_alternative<Mig>(rule.mode)) {
+               !std::holds_alternative<Mig>(rule.mode) && !std::holds_alternative<DynamicMig>(rule.mode)) {
       add_rule_error(node, field,
-                     "claims have whole GPUs and MIG devices; expected whole or mig in the rule");
+                     "claims have whole GPUs and MIG devices; expected whole, mig or dynamicMig in the rule");
+    } else if (rule.offer == OfferSide::kDevicePlugin && std::holds_alternative<DynamicMig>(rule.mode)) {
+      add_rule_error(node, field, "dynamicMig is for claims; expected claims, found \"devicePlugin\"");
     }
   }
 
@@ -172,7 +174,8 @@ class RuleReader {
       if (std::ranges::count(kModes, entry.key) != 0) given.push_back(&entry);
     }
     if (given.empty())
-      return add_rule_error(node_, path_, "expected one of whole, timeSlicing, mps, mig and exclude");
+      return add_rule_error(node_, path_,
+                            "expected one of whole, timeSlicing, mps, mig, dynamicMig and exclude");
     if (given.size() > 1) {
       return problems_.add_error(
           given[1]->position, path_,
@@ -192,6 +195,7 @@ class RuleReader {
       if (key == "timeSlicing") read_slicing(node, field, rule);
       if (key == "mps") read_mps(node, field, rule);
       if (key == "mig") read_mig(node, field, rule);
+      if (key == "dynamicMig") read_dynamic_mig(node, field, rule);
     }
   }
 
@@ -351,6 +355,35 @@ class RuleReader {
                      "more than one profile for one resource; use strategy mixed without a name");
     }
     rule.mode = std::move(mig);
+  }
+
+  void read_dynamic_mig(const Node& node, const std::string& field, PartitionRule& rule) {
+    const MappingReader fields(node, field, {"profiles"}, problems_);
+    DynamicMig dynamic;
+    const auto* profiles = fields["profiles"];
+    const std::string list = fields.field_path("profiles");
+    if (profiles == nullptr) {
+      add_rule_error(node, field, "no profiles specified; expected a list such as [1g.10gb, 3g.40gb]");
+    } else if (expect_kind(NodeKind::kSequence, "a list of MIG profiles", *profiles, list, problems_)) {
+      if (profiles->items.empty()) add_rule_error(*profiles, list, "an empty list; expected at least one");
+      for (std::size_t i = 0; i < profiles->items.size(); ++i)
+        add_profile(profiles->items[i], item_path(list, i), dynamic);
+    }
+    rule.mode = std::move(dynamic);
+  }
+
+  // A compute instance that is smaller than its GPU instance would need another one beside it.
+  void add_profile(const Node& node, const std::string& field, DynamicMig& dynamic) {
+    const auto profile = read_text(node, field, problems_);
+    if (!profile) return;
+    if (!is_mig_profile_name(*profile) || profile->find("c.") != std::string::npos) {
+      return add_rule_error(node, field,
+                            "'" + profile->substr(0, 64) +
+                                "' is not the MIG profile of a GPU instance such as 1g.10gb or 1g.10gb+me");
+    }
+    if (std::ranges::count(dynamic.profiles, *profile) != 0)
+      return add_rule_error(node, field, *profile + " is listed twice");
+    dynamic.profiles.push_back(*profile);
   }
 
   void read_profiles(const Node& node, const std::string& field, Mig& mig) {

@@ -119,6 +119,13 @@ struct Mig {
   friend bool operator==(const Mig&, const Mig&) = default;
 };
 
+// For claims only: while the GPU is in MIG mode, a MIG device of one of these profiles is made when a claim
+// that has been allocated it is prepared, and removed after it. The MIG state is otherwise left alone.
+struct DynamicMig {
+  std::vector<std::string> profiles;  // of whole GPU instances, not empty, without duplicates: "1g.10gb"
+  friend bool operator==(const DynamicMig&, const DynamicMig&) = default;
+};
+
 // Withheld from Kubernetes: in no resource, no ResourceSlice and no label, and its MIG state is left alone.
 struct Exclude {
   friend bool operator==(const Exclude&, const Exclude&) = default;
@@ -132,7 +139,7 @@ struct PartitionRule {
   std::optional<std::string> model;  // a pattern as in resources.gpus[], for the driver's or the label's form
   std::optional<NodeLabel> node_label;
   std::optional<bool> display;  // whether a display is attached; a GPU of which that is unknown has neither
-  std::variant<Whole, TimeSlicing, Mps, Mig, Exclude> mode;
+  std::variant<Whole, TimeSlicing, Mps, Mig, DynamicMig, Exclude> mode;
   std::optional<OfferSide> offer = {};  // as gpulet.dra.enabled says if not set
   std::string position;                 // "file:line:column", for messages; not compared
   friend bool operator==(const PartitionRule& a, const PartitionRule& b) {

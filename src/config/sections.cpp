@@ -334,6 +334,7 @@ class ResourceNameCheck {
   }
 
   void add_resources_of(const Exclude&) {}
+  void add_resources_of(const DynamicMig&) {}
 
   void add_resources_of(const TimeSlicing& slicing) {
     const auto name = resource_name(slicing.name, kSharedSuffix);
@@ -427,6 +428,10 @@ void check_partition(const Config& config, const std::string& sharing_origin, Pr
       problems.add_error(
           rule.position,
           "gpulet.partition: offer is claims while gpulet.dra.enabled is false; expected true");
+    } else if (std::holds_alternative<DynamicMig>(rule.mode) && !config.gpulet.dra.enabled) {
+      problems.add_error(
+          rule.position,
+          "gpulet.partition: dynamicMig is for claims while gpulet.dra.enabled is false; expected true");
     }
   }
   ResourceNameCheck names(config, problems);

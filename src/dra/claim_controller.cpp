@@ -78,26 +78,45 @@ struct ClaimController::Preparation {
 
 Result<std::unique_ptr<ClaimController>> ClaimController::start_controller(Loop& loop, ClaimSource& source,
                                                                            ClaimDaemons& daemons,
+                                                                           ClaimPartitions& partitions,
                                                                            ClaimSettings settings) {
   std::unique_ptr<ClaimController> controller(
-      new ClaimController(loop, source, daemons, std::move(settings)));
+      new ClaimController(loop, source, daemons, partitions, std::move(settings)));
   GPULET_TRY_ASSIGN(auto loaded, controller->store_.load_records());
   for (const auto& error : loaded.errors) log::error("the record of a claim is ignored", error);
   controller->records_ = std::move(loaded.records);
   import_nvidia_checkpoint(controller->settings_.nvidia_checkpoint, controller->store_, controller->records_);
   controller->update_daemons();
+  std::vector<std::string> ending;
+  for (const auto& [uid, record] : controller->records_) {
+    if (record.ending) ending.push_back(uid);
+  }
+  for (const auto& uid : ending) controller->partitions_.advance(uid);
   return controller;
 }
 
 ClaimController::ClaimController(Loop& loop, ClaimSource& source, ClaimDaemons& daemons,
-                                 ClaimSettings settings)
+                                 ClaimPartitions& partitions, ClaimSettings settings)
     : loop_(loop),
       source_(source),
       daemons_(daemons),
       settings_(std::move(settings)),
-      store_(settings_.record_directory) {}
+      store_(settings_.record_directory),
+      partitions_(keeper_ports(partitions)) {}
 
 ClaimController::~ClaimController() = default;
+
+PartitionKeeperPorts ClaimController::keeper_ports(ClaimPartitions& partitions) {
+  return {.loop = loop_,
+          .partitions = partitions,
+          .find_record = [this](const std::string& uid) -> ClaimRecord* {
+            const auto found = records_.find(uid);
+            return found == records_.end() ? nullptr : &found->second;
+          },
+          .write_record = [this](const ClaimRecord& record) { return store_.write_record(record); },
+          .changed = [this] { post_retry(); },
+          .ended = [this](const std::string& uid) { return forget_claim(uid); }};
+}
 
 std::string ClaimController::spec_path(const std::string& uid) const {
   return settings_.cdi_directory + "/" + claim_spec_file_name(uid);
@@ -110,7 +129,9 @@ ClaimCounts ClaimController::counts() const {
 }
 
 void ClaimController::set_devices(std::shared_ptr<const NodeDevices> devices) {
+  const bool is_back = !devices_ && devices;
   devices_ = std::move(devices);
+  if (is_back) partitions_.retry_waiting();
   retry_waiting();
 }
 
@@ -190,6 +211,10 @@ Result<PreparedClaim> ClaimController::prepare_claim(Preparation& preparation) {
     return fail(Code::kUnavailable, "the GPUs of this node are not known yet",
                 claim_subject(preparation.claim));
   }
+  if (const auto known = records_.find(preparation.claim.uid);
+      known != records_.end() && known->second.ending) {
+    return fail(Code::kUnavailable, "the claim is still being unprepared", claim_subject(preparation.claim));
+  }
   const PreparationInput input{.pool_name = settings_.pool_name,
                                .pool = &devices_->pool,
                                .records = &records_,
@@ -206,7 +231,9 @@ Result<PreparedClaim> ClaimController::prepare_claim(Preparation& preparation) {
 // devices once the daemons serve.
 Status ClaimController::apply_record(Preparation& preparation, const ClaimRecord& record) {
   std::optional<cdi::Spec> spec;
-  if (!record.devices.empty()) {
+  const bool has_partitions = std::ranges::any_of(
+      record.devices, [](const RecordedDevice& device) { return device.partition.has_value(); });
+  if (!record.devices.empty() && !has_partitions) {
     GPULET_TRY_ASSIGN(spec, make_claim_spec(record, devices_->base, daemons_.mps_root()));
   }
   GPULET_TRY(check_holders(record));
@@ -216,6 +243,12 @@ Status ClaimController::apply_record(Preparation& preparation, const ClaimRecord
     GPULET_TRY(store_.write_record(record));
     records_.insert_or_assign(record.uid, record);
     update_daemons();
+  }
+  if (has_partitions) {
+    const auto there = partitions_.check_partitions(record.uid);
+    if (!there) return fail(there.error().code(), there.error().full_message(), record_subject(record));
+    // With the UUIDs that are known now.
+    GPULET_TRY_ASSIGN(spec, make_claim_spec(records_.at(record.uid), devices_->base, daemons_.mps_root()));
   }
   GPULET_TRY(check_daemons(record));
   if (!spec) return {};
@@ -229,7 +262,7 @@ Status ClaimController::apply_record(Preparation& preparation, const ClaimRecord
 Status ClaimController::check_holders(const ClaimRecord& record) const {
   const auto own = claim_daemons(record);
   for (const auto& device : record.devices) {
-    if (device.admin_access) continue;
+    if (device.admin_access || device.uuid.empty()) continue;
     const auto holder = daemons_.find_holder(device.uuid);
     if (holder.empty() || std::ranges::find(own, holder, &mps::DaemonSpec::name) != own.end()) continue;
     return fail(Code::kUnavailable,
@@ -251,7 +284,7 @@ Status ClaimController::check_daemons(const ClaimRecord& record) const {
 void ClaimController::update_daemons() {
   std::vector<mps::DaemonSpec> daemons;
   for (const auto& [uid, record] : records_) {
-    std::ranges::move(claim_daemons(record), std::back_inserter(daemons));
+    if (!record.ending) std::ranges::move(claim_daemons(record), std::back_inserter(daemons));
   }
   daemons_.set_daemons(std::move(daemons));
 }
@@ -367,15 +400,41 @@ Status ClaimController::end_claim(const std::string& uid) {
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) {
     return fail(errno_error("cannot remove the CDI document of a claim", errno, path));
   }
+  const auto known = records_.find(uid);
+  const bool has_partitions =
+      known != records_.end() && std::ranges::any_of(known->second.devices, [](const RecordedDevice& device) {
+        return device.partition.has_value();
+      });
+  if (!has_partitions) return forget_claim(uid);
+  if (!known->second.ending) {
+    ClaimRecord ending = known->second;
+    ending.ending = true;
+    GPULET_TRY(store_.write_record(ending));
+    known->second = std::move(ending);
+    update_daemons();
+  }
+  partitions_.advance(uid);
+  return {};
+}
+
+Status ClaimController::forget_claim(const std::string& uid) {
   GPULET_TRY(store_.remove_record(uid));
   if (records_.erase(uid) == 0) return {};
+  post_retry();
   update_daemons();
   log::info("claim unprepared", {{"uid", uid}});
   return {};
 }
 
+void ClaimController::post_retry() {
+  loop_.post([this, alive = lifetime_.watch()] {
+    if (alive) retry_waiting();
+  });
+}
+
 void ClaimController::end_orphans() {
   for (const auto& [recorded, record] : records_) {
+    if (record.ending) continue;
     if (record.name.empty()) continue;  // cannot be read; the kubelet unprepares it
     source_.read_claim(
         {record.name_space, record.name, recorded},

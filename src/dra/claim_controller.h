@@ -25,6 +25,7 @@
 #include "dra/claim_preparation.h"
 #include "dra/claim_record.h"
 #include "dra/device_pool.h"
+#include "dra/partition_keeper.h"
 #include "mps/plan.h"
 
 namespace gpulet::dra {
@@ -105,13 +106,17 @@ inline constexpr Duration kQuietRead = std::chrono::seconds(1);
 class ClaimController {
  public:
   // Reads the records of an earlier process, and once those of NVIDIA's driver, and hands the daemons of
-  // those claims to `daemons`. Both ports must outlive the controller. Errors: those of
+  // those claims to `daemons`. The three ports must outlive the controller. Errors: those of
   // RecordStore::load_records; single broken records are logged.
   static Result<std::unique_ptr<ClaimController>> start_controller(Loop& loop, ClaimSource& source,
                                                                    ClaimDaemons& daemons,
+                                                                   ClaimPartitions& partitions,
                                                                    ClaimSettings settings);
   ~ClaimController();
   ClaimController(const ClaimController&) = delete;
+
+  // What was asked of the ClaimPartitions before is not answered any more.
+  void restart_partitions() { partitions_.restart_calls(); }
 
   // nullptr while the driver is away. Claims that wait for a device or a daemon are tried again at once.
   void set_devices(std::shared_ptr<const NodeDevices> devices);
@@ -123,9 +128,9 @@ class ClaimController {
   void prepare_claims(const std::vector<ClaimName>& claims,
                       std::function<void(std::map<std::string, Result<PreparedClaim>>)> done);
 
-  // Undoes what was done for each claim, and returns at once, while its daemons still stop; nothing is read
-  // from the API server, where the claim may be gone. An unknown claim is a success. Errors: those of
-  // removing files.
+  // Undoes what was done for each claim, and returns at once, while its daemons still stop and its partitions
+  // are removed; nothing is read from the API server, where the claim may be gone. An unknown claim is a
+  // success. Errors: those of removing files.
   std::map<std::string, Status> unprepare_claims(const std::vector<ClaimName>& claims);
 
   // Reads each recorded claim, and ends those that are gone or have another uid.
@@ -143,7 +148,9 @@ class ClaimController {
   struct Batch;
   struct Preparation;
 
-  ClaimController(Loop& loop, ClaimSource& source, ClaimDaemons& daemons, ClaimSettings settings);
+  ClaimController(Loop& loop, ClaimSource& source, ClaimDaemons& daemons, ClaimPartitions& partitions,
+                  ClaimSettings settings);
+  PartitionKeeperPorts keeper_ports(ClaimPartitions& partitions);
   void begin_preparation(const ClaimName& claim, std::shared_ptr<Batch> batch);
   void try_preparation(std::uint64_t id);
   void on_claim_read(std::uint64_t id, Result<std::optional<std::string>> text);
@@ -159,6 +166,8 @@ class ClaimController {
   void finish(std::uint64_t id, Result<PreparedClaim> result);
   void remember_failure(const Preparation& preparation, const Error& error, bool has_ended);
   Status end_claim(const std::string& uid);
+  Status forget_claim(const std::string& uid);
+  void post_retry();
   std::string spec_path(const std::string& uid) const;
 
   Loop& loop_;
@@ -176,6 +185,7 @@ class ClaimController {
   };
   std::map<std::string, Unprepared> unprepared_;  // by uid
   ClaimCounts counts_;
+  PartitionKeeper partitions_;
   Lifetime lifetime_;
 };
 

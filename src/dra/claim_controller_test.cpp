@@ -76,6 +76,22 @@ class FakeDaemons final : public ClaimDaemons {
   Status status = fail(Code::kUnavailable, "the MPS control daemon is starting");
 };
 
+// Of a node without partitions.
+class NoPartitions final : public ClaimPartitions {
+ public:
+  void find_partition(const DeviceUuid&, const Partition&, std::function<void(Result<DeviceUuid>)>) override {
+    ADD_FAILURE();
+  }
+  void make_partition(const DeviceUuid&, const Partition&, bool,
+                      std::function<void(Result<DeviceUuid>)>) override {
+    ADD_FAILURE();
+  }
+  void remove_partition(const DeviceUuid&, const Partition&, const DeviceUuid&,
+                        std::function<void(Status)>) override {
+    ADD_FAILURE();
+  }
+};
+
 class ClaimControllerTest : public ::testing::Test {
  protected:
   ClaimControllerTest() {
@@ -90,7 +106,7 @@ class ClaimControllerTest : public ::testing::Test {
 
   void start() {
     controller_.reset();
-    auto started = ClaimController::start_controller(loop_, source_, daemons_,
+    auto started = ClaimController::start_controller(loop_, source_, daemons_, partitions_,
                                                      {.pool_name = "node-1",
                                                       .record_directory = directory_ + "/claims",
                                                       .cdi_directory = directory_ + "/cdi"});
@@ -153,6 +169,7 @@ class ClaimControllerTest : public ::testing::Test {
   ManualLoop loop_;
   FakeSource source_{loop_};
   FakeDaemons daemons_;
+  NoPartitions partitions_;
   std::string directory_;
   std::unique_ptr<ClaimController> controller_;
 };

@@ -42,14 +42,23 @@ Status check_uuid(const AllocationResult& result, const DeviceUuid& found, const
                                              expected + ", found " + found.str());
 }
 
-std::string recorded_uuid(const PreparationInput& input, const std::string& uid,
-                          const AllocationResult& result) {
+const RecordedDevice* recorded_device(const PreparationInput& input, const std::string& uid,
+                                      const AllocationResult& result) {
   const auto record = input.records->find(uid);
-  if (record == input.records->end()) return "";
-  for (const auto& device : record->second.devices) {
-    if (device.device == result.device && device.pool == result.pool) return device.uuid.str();
-  }
-  return "";
+  if (record == input.records->end()) return nullptr;
+  const auto& devices = record->second.devices;
+  const auto found = std::ranges::find_if(devices, [&](const RecordedDevice& device) {
+    return device.device == result.device && device.pool == result.pool;
+  });
+  return found == devices.end() ? nullptr : &*found;
+}
+
+// A partition's name stands for its GPU, as its MIG device comes and goes.
+Status check_recorded(const AllocationResult& result, const PoolDevice& offered,
+                      const RecordedDevice* known) {
+  if (known == nullptr) return {};
+  if (known->partition) return check_uuid(result, offered.gpu_uuid, known->partition->gpu.str());
+  return check_uuid(result, offered.uuid, known->uuid.str());
 }
 
 Status check_health(const AllocationResult& result, const PoolDevice& offered) {
@@ -65,6 +74,8 @@ Status check_holder(const AllocationResult& result, const PoolDevice& offered, c
   if (result.admin_access || !result.share_id.empty()) return {};
   const auto* holder = find_holder(*input.records, offered.uuid, uid);
   if (holder == nullptr) holder = find_holder(*input.records, offered.gpu_uuid, uid);
+  if (holder == nullptr && offered.partition)
+    holder = find_partition_holder(*input.records, offered.gpu_uuid, *offered.partition, uid);
   if (holder == nullptr) return {};
   const std::string name = holder->name.empty() ? "" : holder->name_space + "/" + holder->name + " ";
   return fail(Code::kUnavailable,
@@ -73,7 +84,7 @@ Status check_holder(const AllocationResult& result, const PoolDevice& offered, c
 
 Status check_withheld(const AllocationResult& result, const PoolDevice& offered, const std::string& uid,
                       const PreparationInput& input) {
-  if (result.admin_access || !recorded_uuid(input, uid, result).empty()) return {};
+  if (result.admin_access || recorded_device(input, uid, result) != nullptr) return {};
   const auto reason = input.withheld.find(offered.gpu_uuid);
   if (reason == input.withheld.end()) return {};
   return fail(Code::kUnavailable,
@@ -84,15 +95,41 @@ Result<const PoolDevice*> find_device(const AllocationResult& result, const std:
                                       const PreparationInput& input) {
   const auto* offered = input.pool->find(result.device);
   if (offered == nullptr) {
-    return fail(Code::kUnavailable, device_text(result) + " is not available on this node now");
+    const auto taken = input.pool->taken.find(result.device);
+    return fail(Code::kUnavailable, device_text(result) + " is not available on this node now" +
+                                        (taken == input.pool->taken.end() ? "" : ": " + taken->second));
   }
   const auto shown = input.shown_uuids.find(result.device);
-  if (shown != input.shown_uuids.end()) GPULET_TRY(check_uuid(result, offered->uuid, shown->second));
-  GPULET_TRY(check_uuid(result, offered->uuid, recorded_uuid(input, uid, result)));
+  if (shown != input.shown_uuids.end()) {
+    GPULET_TRY(check_uuid(result, offered->partition ? offered->gpu_uuid : offered->uuid, shown->second));
+  }
+  GPULET_TRY(check_recorded(result, *offered, recorded_device(input, uid, result)));
   GPULET_TRY(check_health(result, *offered));
   GPULET_TRY(check_holder(result, *offered, uid, input));
   GPULET_TRY(check_withheld(result, *offered, uid, input));
   return offered;
+}
+
+// A partition as it is recorded already, else not made yet. An admin's access makes nothing.
+Result<RecordedDevice> record_device(const AllocationResult& result, const PoolDevice& offered,
+                                     const RecordedDevice* known) {
+  RecordedDevice device{std::string(result.main_request()),
+                        result.pool,
+                        result.device,
+                        offered.uuid,
+                        result.admin_access,
+                        result.share_id};
+  if (known != nullptr && known->partition) {
+    device.uuid = known->uuid;
+    device.partition = known->partition;
+  } else if (offered.partition && !result.admin_access) {
+    device.uuid = {};
+    device.partition = {offered.gpu_uuid, *offered.partition};
+  } else if (offered.partition && offered.uuid.empty()) {
+    return fail(Code::kFailedPrecondition,
+                device_text(result) + ": there is no such MIG device, and an admin's access makes none");
+  }
+  return device;
 }
 
 // The devices that one config shares by MPS.
@@ -118,6 +155,9 @@ Result<std::vector<MpsGroup>> find_mps_groups(const ResourceClaim& claim, const 
     if (settings == nullptr) continue;
     if (!result.share_id.empty()) {
       return fail(Code::kUnsupported, device_text(result) + ": MPS for a device that other claims share");
+    }
+    if (record.devices[i].partition) {
+      return fail(Code::kUnsupported, device_text(result) + ": MPS on a MIG device that is made for a claim");
     }
     const auto& uuid = record.devices[i].uuid;
     const auto has_it = [&](const MpsGroup& one) { return std::ranges::count(one.devices, uuid) != 0; };
@@ -169,8 +209,9 @@ Result<ClaimRecord> plan_preparation(const ResourceClaim& claim, const std::stri
     for (const auto& result : claim.results) {
       GPULET_TRY_ASSIGN(const PoolDevice* offered, find_device(result, uid, input));
       types.push_back(offered->type);
-      record.devices.push_back({std::string(result.main_request()), result.pool, result.device, offered->uuid,
-                                result.admin_access, result.share_id});
+      GPULET_TRY_ASSIGN(RecordedDevice device,
+                        record_device(result, *offered, recorded_device(input, uid, result)));
+      record.devices.push_back(std::move(device));
     }
     GPULET_TRY_ASSIGN(const auto configs, resolve_configs(claim, types, input.gates));
     GPULET_TRY_ASSIGN(const auto groups, find_mps_groups(claim, record, configs));

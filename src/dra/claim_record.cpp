@@ -27,14 +27,51 @@ constexpr std::string_view kTemporaryMark = ".json.tmp.";  // of write_file_atom
 constexpr mode_t kRecordMode = 0600;
 constexpr std::int64_t kWholePercentage = 100;
 
+Result<unsigned> required_number(const JsonObject& object, const char* name) {
+  constexpr std::int64_t kMost = 1 << 20;
+  GPULET_TRY_ASSIGN(const auto number, object.optional_integer(name));
+  if (!number || *number < 0 || *number > kMost)
+    return fail(Code::kInvalidArgument, object.field_path(name) + ": expected a number");
+  return static_cast<unsigned>(*number);
+}
+
+Result<RecordedPartition> read_partition(const JsonObject& object) {
+  GPULET_TRY(object.reject_unknown_fields({"gpu", "profile", "profileID", "start", "size", "made"}));
+  RecordedPartition read;
+  GPULET_TRY_ASSIGN(std::string gpu, object.required_text("gpu"));
+  read.gpu = DeviceUuid(std::move(gpu));
+  auto& partition = read.partition;
+  GPULET_TRY_ASSIGN(partition.profile, object.required_text("profile"));
+  GPULET_TRY_ASSIGN(partition.profile_id, required_number(object, "profileID"));
+  GPULET_TRY_ASSIGN(partition.placement.start, required_number(object, "start"));
+  GPULET_TRY_ASSIGN(partition.placement.size, required_number(object, "size"));
+  GPULET_TRY_ASSIGN(const auto made, object.optional_bool("made"));
+  read.made = made.value_or(false);
+  return read;
+}
+
+json partition_json(const RecordedPartition& recorded) {
+  const auto& partition = recorded.partition;
+  return {{"gpu", recorded.gpu.str()},         {"profile", partition.profile},
+          {"profileID", partition.profile_id}, {"start", partition.placement.start},
+          {"size", partition.placement.size},  {"made", recorded.made}};
+}
+
 Result<RecordedDevice> read_device(const JsonObject& object) {
-  GPULET_TRY(object.reject_unknown_fields({"request", "pool", "device", "uuid", "adminAccess", "shareID"}));
+  GPULET_TRY(object.reject_unknown_fields(
+      {"request", "pool", "device", "uuid", "adminAccess", "shareID", "partition"}));
   RecordedDevice device;
   GPULET_TRY_ASSIGN(device.request, object.required_text("request"));
   GPULET_TRY_ASSIGN(device.pool, object.required_text("pool"));
   GPULET_TRY_ASSIGN(device.device, object.required_text("device"));
-  GPULET_TRY_ASSIGN(std::string uuid, object.required_text("uuid"));
-  device.uuid = DeviceUuid(std::move(uuid));
+  GPULET_TRY_ASSIGN(const auto partition, object.optional_object("partition"));
+  if (partition) {
+    GPULET_TRY_ASSIGN(device.partition, read_partition(*partition));
+  }
+  if (!partition || object.member("uuid") != nullptr) {
+    GPULET_TRY_ASSIGN(std::string uuid, object.required_text("uuid"));
+    device.uuid = DeviceUuid(std::move(uuid));
+  }
   GPULET_TRY_ASSIGN(const auto admin_access, object.optional_bool("adminAccess"));
   device.admin_access = admin_access.value_or(false);
   GPULET_TRY_ASSIGN(const auto share_id, object.optional_text("shareID"));
@@ -81,10 +118,9 @@ json daemons_json(const std::vector<RecordedDaemon>& daemons) {
 std::string record_json(const ClaimRecord& record) {
   json devices = json::array();
   for (const auto& device : record.devices) {
-    json entry = {{"request", device.request},
-                  {"pool", device.pool},
-                  {"device", device.device},
-                  {"uuid", device.uuid.str()}};
+    json entry = {{"request", device.request}, {"pool", device.pool}, {"device", device.device}};
+    if (!device.uuid.empty()) entry["uuid"] = device.uuid.str();
+    if (device.partition) entry["partition"] = partition_json(*device.partition);
     if (device.admin_access) entry["adminAccess"] = true;
     if (!device.share_id.empty()) entry["shareID"] = device.share_id;
     devices.push_back(std::move(entry));
@@ -94,6 +130,7 @@ std::string record_json(const ClaimRecord& record) {
     object["namespace"] = record.name_space;
     object["name"] = record.name;
   }
+  if (record.ending) object["ending"] = true;
   if (!record.daemons.empty()) object["mps"] = daemons_json(record.daemons);
   return object.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
 }
@@ -106,7 +143,8 @@ Result<ClaimRecord> parse_record(std::string_view text) {
   const auto root = parse_json(text);
   if (root.is_discarded()) return fail(Code::kInvalidArgument, "not valid JSON");
   GPULET_TRY_ASSIGN(const JsonObject object, JsonObject::from_value(root, ""));
-  GPULET_TRY(object.reject_unknown_fields({"version", "uid", "namespace", "name", "devices", "mps"}));
+  GPULET_TRY(
+      object.reject_unknown_fields({"version", "uid", "namespace", "name", "devices", "mps", "ending"}));
   GPULET_TRY_ASSIGN(const auto version, object.optional_integer("version"));
   if (version != kRecordVersion) {
     return fail(Code::kInvalidArgument,
@@ -127,6 +165,8 @@ Result<ClaimRecord> parse_record(std::string_view text) {
     GPULET_TRY_ASSIGN(RecordedDevice device, read_device(entry));
     record.devices.push_back(std::move(device));
   }
+  GPULET_TRY_ASSIGN(const auto ending, object.optional_bool("ending"));
+  record.ending = ending.value_or(false);
   GPULET_TRY_ASSIGN(const auto daemons, object.objects("mps", kMaxResults));
   for (const auto& entry : daemons) {
     GPULET_TRY_ASSIGN(RecordedDaemon daemon, read_daemon(entry));
@@ -196,7 +236,21 @@ const ClaimRecord* find_holder(const std::map<std::string, ClaimRecord>& records
   for (const auto& [holder, record] : records) {
     if (holder == uid) continue;
     const bool holds = std::ranges::any_of(record.devices, [&](const RecordedDevice& held) {
-      return held.uuid == device && !held.admin_access && held.share_id.empty();
+      return !device.empty() && held.uuid == device && !held.admin_access && held.share_id.empty();
+    });
+    if (holds) return &record;
+  }
+  return nullptr;
+}
+
+const ClaimRecord* find_partition_holder(const std::map<std::string, ClaimRecord>& records,
+                                         const DeviceUuid& gpu, const Partition& partition,
+                                         std::string_view uid) {
+  for (const auto& [holder, record] : records) {
+    if (holder == uid) continue;
+    const bool holds = std::ranges::any_of(record.devices, [&](const RecordedDevice& held) {
+      return held.partition && held.partition->gpu == gpu && !held.admin_access &&
+             held.partition->partition.overlaps(partition);
     });
     if (holds) return &record;
   }

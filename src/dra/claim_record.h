@@ -9,25 +9,37 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/result.h"
 #include "base/types.h"
+#include "dra/partition.h"
 
 namespace gpulet::dra {
 
 inline constexpr std::size_t kMaxRecordBytes = 64u << 10;
 inline constexpr std::size_t kMaxRecords = 4096;
 
+// The place of a MIG device that is made for the claim.
+struct RecordedPartition {
+  DeviceUuid gpu;
+  Partition partition;
+  // Whether it is the claim's to remove: written before it is made. One that was there stays.
+  bool made = false;
+  friend bool operator==(const RecordedPartition&, const RecordedPartition&) = default;
+};
+
 // A device that was allocated to a request of the claim, as it is answered to the kubelet.
 struct RecordedDevice {
   std::string request;  // without an alternative's name
   std::string pool, device;
-  DeviceUuid uuid;
+  DeviceUuid uuid;  // empty while a partition is not known to be there
   bool admin_access = false;
   std::string share_id = {};
+  std::optional<RecordedPartition> partition = {};
   friend bool operator==(const RecordedDevice&, const RecordedDevice&) = default;
 };
 
@@ -45,6 +57,7 @@ struct ClaimRecord {
   std::string name_space, name;  // both empty where NVIDIA's driver prepared the claim and dropped them
   std::vector<RecordedDevice> devices;  // in the order of the claim's results
   std::vector<RecordedDaemon> daemons = {};
+  bool ending = false;  // unprepared, and its partitions are still being removed
   friend bool operator==(const ClaimRecord&, const ClaimRecord&) = default;
 };
 
@@ -86,5 +99,10 @@ class RecordStore {
 // not as a share. nullptr where none does. Pure.
 const ClaimRecord* find_holder(const std::map<std::string, ClaimRecord>& records, const DeviceUuid& device,
                                std::string_view uid);
+
+// The record of another claim that has a partition in the place of this one; nullptr where none has. Pure.
+const ClaimRecord* find_partition_holder(const std::map<std::string, ClaimRecord>& records,
+                                         const DeviceUuid& gpu, const Partition& partition,
+                                         std::string_view uid);
 
 }  // namespace gpulet::dra

@@ -39,6 +39,12 @@ class Directory {
 TEST(ClaimRecord, IsReadBackStrictly) {
   ClaimRecord full = record();
   full.devices.push_back({"admin", "node-1", "gpu-1", DeviceUuid("GPU-1"), true, "share-1"});
+  full.devices.push_back({.request = "mig",
+                          .pool = "node-1",
+                          .device = "gpu-2-mig-3g40gb-9-4",
+                          .uuid = {},
+                          .partition = {{DeviceUuid("GPU-2"), {"3g.40gb", 9, {4, 4}}, true}}});
+  full.ending = true;
   full.daemons = {{{DeviceUuid("GPU-0")}, 50, {{DeviceUuid("GPU-0"), 1024}}}, {{DeviceUuid("MIG-1")}}};
   EXPECT_EQ(*parse_record(record_json(full)), full);
   const json good = json::parse(record_json(full));
@@ -53,14 +59,17 @@ TEST(ClaimRecord, IsReadBackStrictly) {
   EXPECT_EQ(error_with("/uid", "../x"), "uid: expected lower case letters, digits and '-', found \"../x\"");
   EXPECT_EQ(error_with("/namespace", ""), "namespace: required, not set");
   EXPECT_EQ(error_with("/more", 1),
-            "more: unknown field \"more\", expected version, uid, namespace, name, devices, mps");
+            "more: unknown field \"more\", expected version, uid, namespace, name, devices, mps, ending");
   EXPECT_EQ(error_with("/mps/0/devices", nullptr), "mps[0].devices: required, not set");
   EXPECT_EQ(error_with("/mps/0/threadPercentage", 0), "mps[0].threadPercentage: expected 1 to 100");
   EXPECT_EQ(error_with("/mps/0/limitsMiB/GPU-0", "1"),
             "mps[0].limitsMiB.GPU-0: expected a number of MiB, found \"1\"");
   EXPECT_EQ(error_with("/devices/0/uuid", nullptr), "devices[0].uuid: required, not set");
   EXPECT_EQ(error_with("/devices/0/x", 1),
-            "devices[0].x: unknown field \"x\", expected request, pool, device, uuid, adminAccess, shareID");
+            "devices[0].x: unknown field \"x\", expected request, pool, device, uuid, adminAccess, "
+            "shareID, partition");
+  EXPECT_EQ(error_with("/devices/2/partition/start", -1), "devices[2].partition.start: expected a number");
+  EXPECT_EQ(error_with("/devices/2/partition/gpu", nullptr), "devices[2].partition.gpu: required, not set");
   EXPECT_EQ(error_with("/devices", json(33, good["devices"][0])),
             "devices: expected at most 32 items, found 33");
   EXPECT_FALSE(parse_record(""));

@@ -1,6 +1,7 @@
 // A device as a ResourceSlice shows it, and its taints. Plain values.
 //
-// Source: resource.k8s.io/v1, Device, DeviceAttribute, DeviceCapacity, DeviceTaint (Kubernetes 1.36).
+// Source: resource.k8s.io/v1, Device, DeviceAttribute, DeviceCapacity, DeviceTaint, CounterSet
+// (Kubernetes 1.36).
 #pragma once
 
 #include <compare>
@@ -38,12 +39,25 @@ struct DeviceTaint {
   friend auto operator<=>(const DeviceTaint&, const DeviceTaint&) = default;
 };
 
+// What a device takes of the counters of a set: the scheduler allocates only devices that fit in it together.
+struct CounterUse {
+  std::string set;
+  std::map<std::string, std::uint64_t> counters;
+  friend bool operator==(const CounterUse&, const CounterUse&) = default;
+};
+struct CounterSet {
+  std::string name;
+  std::map<std::string, std::uint64_t> counters;
+  friend bool operator==(const CounterSet&, const CounterSet&) = default;
+};
+
 struct Device {
   std::string name;
   // Names without a domain are of the driver's domain.
   std::map<std::string, Attribute> attributes = {};
   std::map<std::string, std::uint64_t> capacity = {};
   std::vector<DeviceTaint> taints = {};
+  std::vector<CounterUse> consumes = {};
   friend bool operator==(const Device&, const Device&) = default;
 };
 

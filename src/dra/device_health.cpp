@@ -47,10 +47,10 @@ std::vector<DeviceHealth> make_health_report(const DevicePool& pool,
   for (const auto& [uid, record] : records) {
     for (const auto& held : record.devices) named.insert_or_assign(held.device, held.uuid);
   }
-  std::map<DeviceUuid, DeviceUuid> gpus;  // of MIG devices
+  std::map<std::string, DeviceUuid> gpus;  // of MIG devices, by name
   for (const auto& offered : pool.devices) {
-    named.emplace(offered.device.name, offered.uuid);
-    gpus.emplace(offered.uuid, offered.gpu_uuid);
+    const auto& uuid = named.emplace(offered.device.name, offered.uuid).first->second;
+    if (uuid == offered.uuid || offered.partition) gpus.emplace(offered.device.name, offered.gpu_uuid);
   }
   std::map<DeviceUuid, const health::DeviceView*> viewed;
   for (const auto& device : view.devices) {
@@ -60,7 +60,7 @@ std::vector<DeviceHealth> make_health_report(const DevicePool& pool,
   for (const auto& [name, uuid] : named) {
     auto found = viewed.find(uuid);
     // The state machine learns of a new MIG device after the inventory does.
-    if (const auto gpu = gpus.find(uuid); found == viewed.end() && gpu != gpus.end()) {
+    if (const auto gpu = gpus.find(name); found == viewed.end() && gpu != gpus.end()) {
       found = viewed.find(gpu->second);
     }
     report.push_back(found == viewed.end() ? DeviceHealth{name, DeviceCondition::kUnknown,

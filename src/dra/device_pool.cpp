@@ -55,6 +55,86 @@ Version cuda_version(unsigned cuda) {
   return semantic_version(std::to_string(cuda / kMajor) + "." + std::to_string(cuda % kMajor / kMinor));
 }
 
+using Counters = std::map<std::string, std::uint64_t>;
+
+// Under the names of NVIDIA's DRA driver.
+Counters partition_counters(const mig::Profile& profile, const mig::Placement& placement) {
+  Counters counters = {{"multiprocessors", profile.multiprocessors},
+                       {"copy-engines", profile.copy_engines},
+                       {"decoders", profile.engines.decoders},
+                       {"encoders", profile.engines.encoders},
+                       {"jpeg-engines", profile.engines.jpegs},
+                       {"ofa-engines", profile.engines.ofas},
+                       {"memory", profile.memory.value}};
+  for (unsigned i = 0; i < placement.size; ++i)
+    counters["memory-slice-" + std::to_string(placement.start + i)] = 1;
+  return counters;
+}
+
+// What the partitions of one GPU are decided from.
+struct GpuPartitions {
+  GpuPartitions(const Gpu& gpu, const DynamicGpu& dynamic) {
+    for (const auto& profile : dynamic.profiles) add_profile(profile, dynamic);
+    // Placements that leave the most to others first, smaller profiles before larger ones.
+    std::map<Partition, std::size_t> overlaps;
+    for (const auto& [partition, profile] : allowed) {
+      overlaps[partition] = static_cast<std::size_t>(
+          std::ranges::count_if(allowed, [&](const auto& other) { return partition.overlaps(other.first); }));
+    }
+    std::ranges::sort(allowed, {}, [&](const auto& entry) {
+      const auto& partition = entry.first;
+      return std::tuple(partition.placement.size, entry.second->slices, partition.profile,
+                        overlaps.at(partition), partition.placement.start);
+    });
+    for (const auto& mig : gpu.mig_devices) add_present(mig, dynamic);
+  }
+
+  void add_profile(const mig::Profile& profile, const DynamicGpu& dynamic) {
+    const bool is_allowed = std::ranges::count(dynamic.allowed, profile.name) != 0;
+    for (const auto& placement : profile.placements) {
+      for (const auto& [name, value] : partition_counters(profile, placement)) {
+        auto& counter = counters[name];
+        counter = std::max(counter, value);
+      }
+      if (is_allowed) allowed.emplace_back(Partition{profile.name, profile.id, placement}, &profile);
+    }
+  }
+
+  void add_present(const MigDevice& mig, const DynamicGpu& dynamic) {
+    if (dynamic.removed.contains(mig.uuid)) return;
+    const auto profile = std::ranges::find(dynamic.profiles, mig.gpu_instance_profile,
+                                           [](const auto& one) { return std::optional(one.id); });
+    if (profile == dynamic.profiles.end()) {
+      unknown = mig.uuid.str();
+      return;
+    }
+    const Partition partition{profile->name, profile->id, {mig.placement_start, mig.placement_size}};
+    const bool is_whole = mig.compute_slices == mig.gpu_slices;
+    if (is_whole) there.emplace(partition, mig.uuid);
+    if (dynamic.made.contains(partition)) return;
+    if (is_whole) foreign.insert(partition);
+    if (std::ranges::count(taken, partition) != 0) return;  // another device of the same GPU instance
+    taken.push_back(partition);
+    for (const auto& [name, value] : partition_counters(*profile, partition.placement)) {
+      auto& counter = counters[name];
+      counter -= std::min(counter, value);
+    }
+  }
+
+  const Partition* find_overlap(const Partition& partition) const {
+    const auto found =
+        std::ranges::find_if(taken, [&](const Partition& other) { return partition.overlaps(other); });
+    return found == taken.end() ? nullptr : &*found;
+  }
+
+  std::vector<std::pair<Partition, const mig::Profile*>> allowed;
+  Counters counters;                      // of the GPU, without what other programs have
+  std::map<Partition, DeviceUuid> there;  // those that exist, with one device of all slices
+  std::set<Partition> foreign;            // of these, those of other programs
+  std::vector<Partition> taken;           // GPU instances of other programs
+  std::string unknown;                    // a MIG device without a placement
+};
+
 class PoolBuilder {
  public:
   explicit PoolBuilder(const PoolInput& input) : input_(input) {}
@@ -68,6 +148,9 @@ class PoolBuilder {
     if (!has_device_name(gpu)) {
       return add_note(gpu.uuid.str(), "has no name: the number of its device node is unknown");
     }
+    if (const auto dynamic = input_.dynamic.find(gpu.uuid);
+        gpu.mig_enabled && dynamic != input_.dynamic.end())
+      return add_partitions(gpu, dynamic->second);
     if (gpu.mig_enabled) return add_mig_devices(gpu);
     PoolDevice offered{{.name = gpu_device_name(gpu)}, DeviceType::kGpu, gpu.uuid, gpu.uuid};
     auto& attributes = offered.device.attributes;
@@ -102,26 +185,73 @@ class PoolBuilder {
     if (mig.compute_slices != mig.gpu_slices) {
       return add_note(mig.uuid.str(), "is only a part of its GPU instance (" + mig.profile + ")");
     }
+    auto offered = make_mig_device(gpu, mig);
+    offered.device.attributes["uuid"] = mig.uuid.str();
+    for (unsigned i = 0; i < std::min(mig.placement_size, kMaxMemorySlices); ++i) {
+      offered.device.capacity["memorySlice" + std::to_string(mig.placement_start + i)] = 1;
+    }
+    add_device(std::move(offered));
+  }
+
+  PoolDevice make_mig_device(const Gpu& gpu, const MigDevice& mig) const {
     PoolDevice offered{{.name = mig_device_name(gpu, mig)}, DeviceType::kMig, mig.uuid, gpu.uuid};
     auto& attributes = offered.device.attributes;
     attributes = common_attributes(gpu, offered.type);
-    attributes["uuid"] = mig.uuid.str();
     attributes["parentUUID"] = gpu.uuid.str();
     attributes["profile"] = attribute_text(mig.profile);
-    auto& capacity = offered.device.capacity;
-    capacity = {{"multiprocessors", mig.multiprocessors},
-                {"copyEngines", mig.copy_engines},
-                {"decoders", mig.decoders},
-                {"encoders", mig.encoders},
-                {"jpegEngines", mig.jpegs},
-                {"ofaEngines", mig.ofas},
-                {"memory", mig.memory.value}};
-    for (unsigned i = 0; i < std::min(mig.placement_size, kMaxMemorySlices); ++i) {
-      capacity["memorySlice" + std::to_string(mig.placement_start + i)] = 1;
-    }
+    offered.device.capacity = {{"multiprocessors", mig.multiprocessors},
+                               {"copyEngines", mig.copy_engines},
+                               {"decoders", mig.decoders},
+                               {"encoders", mig.encoders},
+                               {"jpegEngines", mig.jpegs},
+                               {"ofaEngines", mig.ofas},
+                               {"memory", mig.memory.value}};
     add_taints(gpu.uuid, offered);
-    add_taints(mig.uuid, offered);
-    add_device(std::move(offered));
+    if (!mig.uuid.empty()) add_taints(mig.uuid, offered);
+    return offered;
+  }
+
+  void add_partitions(const Gpu& gpu, const DynamicGpu& dynamic) {
+    if (dynamic.profiles.empty())
+      return add_note(gpu.uuid.str(), "has MIG on, and its profiles are not known yet");
+    GpuPartitions partitions(gpu, dynamic);
+    if (!partitions.unknown.empty()) {
+      return add_note(gpu.uuid.str(),
+                      "has the MIG device " + partitions.unknown + ", whose placement is unknown");
+    }
+    for (const auto& name : dynamic.allowed) {
+      if (std::ranges::find(dynamic.profiles, name, &mig::Profile::name) == dynamic.profiles.end())
+        add_note(gpu.uuid.str() + " as " + name, "has no such MIG profile");
+    }
+    pool_.counter_sets.push_back({counter_set_name(gpu), partitions.counters});
+    for (const auto& [partition, profile] : partitions.allowed) {
+      MigDevice mig;
+      mig.profile = profile->name;
+      mig.memory = profile->memory;
+      mig.gpu_instance_profile = profile->id;
+      mig.placement_start = partition.placement.start;
+      mig.multiprocessors = profile->multiprocessors;
+      mig.copy_engines = profile->copy_engines;
+      mig.decoders = profile->engines.decoders;
+      mig.encoders = profile->engines.encoders;
+      mig.jpegs = profile->engines.jpegs;
+      mig.ofas = profile->engines.ofas;
+      const auto there = partitions.there.find(partition);
+      if (there != partitions.there.end()) mig.uuid = there->second;
+      auto offered = make_mig_device(gpu, mig);
+      offered.partition = partition;
+      if (!partitions.foreign.contains(partition)) {
+        if (const auto* taken = partitions.find_overlap(partition)) {
+          pool_.taken[offered.device.name] =
+              "the MIG device " + partition_text(*taken) + " of another program is in its place";
+          continue;
+        }
+        auto counters = partition_counters(*profile, partition.placement);
+        std::erase_if(counters, [](const auto& counter) { return counter.second == 0; });
+        offered.device.consumes = {{counter_set_name(gpu), std::move(counters)}};
+      }
+      add_device(std::move(offered));
+    }
   }
 
   // Those that every device of either type has.
@@ -194,11 +324,28 @@ DevicePool make_device_pool(const PoolInput& input) {
   return builder.take_pool();
 }
 
+std::vector<CounterSet> used_counter_sets(const DevicePool& pool, const std::vector<PoolDevice>& devices) {
+  std::vector<CounterSet> used;
+  for (const auto& set : pool.counter_sets) {
+    const bool is_used = std::ranges::any_of(devices, [&](const PoolDevice& offered) {
+      return std::ranges::count(offered.device.consumes, set.name, &CounterUse::set) != 0;
+    });
+    if (is_used) used.push_back(set);
+  }
+  return used;
+}
+
 bool has_device_name(const Gpu& gpu) {
   return !gpu.uuid.empty() && !(gpu.unreadable && gpu.not_read.contains(GpuValue::kMinor));
 }
 
 std::string gpu_device_name(const Gpu& gpu) { return "gpu-" + std::to_string(gpu.minor); }
+
+std::string counter_set_name(const Gpu& gpu) { return gpu_device_name(gpu) + "-counter-set"; }
+
+std::string partition_text(const Partition& partition) {
+  return partition.profile + " " + mig::placement_text(partition.placement);
+}
 
 std::string mig_device_name(const Gpu& gpu, const MigDevice& mig) {
   std::string profile;

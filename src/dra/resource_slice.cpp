@@ -28,7 +28,7 @@ class SliceReader {
   explicit SliceReader(ResourceSlice& slice) : slice_(slice) {}
 
   Status read_spec(const JsonObject& spec) {
-    note_others(spec, {"driver", "nodeName", "pool", "devices"});
+    note_others(spec, {"driver", "nodeName", "pool", "devices", "sharedCounters"});
     GPULET_TRY_ASSIGN(slice_.driver, spec.required_text("driver"));
     GPULET_TRY_ASSIGN(const auto node, spec.optional_text("nodeName"));
     slice_.node = node.value_or("");
@@ -41,13 +41,21 @@ class SliceReader {
     slice_.slice_count = count.value_or(0);
     GPULET_TRY_ASSIGN(const auto devices, spec.objects("devices", kMaxSliceDevices));
     for (const auto& object : devices) GPULET_TRY(read_device(object));
+    GPULET_TRY_ASSIGN(const auto sets, spec.objects("sharedCounters", kMaxCounterSets));
+    for (const auto& object : sets) {
+      note_others(object, {"name", "counters"});
+      CounterSet set;
+      GPULET_TRY_ASSIGN(set.name, object.required_text("name"));
+      GPULET_TRY_ASSIGN(set.counters, read_counters(object));
+      slice_.counter_sets.push_back(std::move(set));
+    }
     return {};
   }
 
  private:
   Status read_device(const JsonObject& object) {
     Device device;
-    note_others(object, {"name", "attributes", "capacity", "taints"});
+    note_others(object, {"name", "attributes", "capacity", "taints", "consumesCounters"});
     GPULET_TRY_ASSIGN(device.name, object.required_text("name"));
     GPULET_TRY_ASSIGN(const auto attributes, object.optional_object("attributes"));
     for (const auto& name : member_names(attributes)) {
@@ -57,19 +65,39 @@ class SliceReader {
       if (attribute) device.attributes[name] = *attribute;
     }
     GPULET_TRY_ASSIGN(const auto capacity, object.optional_object("capacity"));
-    for (const auto& name : member_names(capacity)) {
-      GPULET_TRY_ASSIGN(const auto value, capacity->optional_object(name.c_str()));
+    GPULET_TRY_ASSIGN(device.capacity, read_quantities(capacity));
+    GPULET_TRY_ASSIGN(const auto taints, object.objects("taints", kMaxTaints));
+    for (const auto& taint : taints) GPULET_TRY(read_taint(taint, device));
+    GPULET_TRY_ASSIGN(const auto consumes, object.objects("consumesCounters", kMaxConsumedSets));
+    for (const auto& one : consumes) {
+      note_others(one, {"counterSet", "counters"});
+      CounterUse use;
+      GPULET_TRY_ASSIGN(use.set, one.required_text("counterSet"));
+      GPULET_TRY_ASSIGN(use.counters, read_counters(one));
+      device.consumes.push_back(std::move(use));
+    }
+    slice_.devices.push_back(std::move(device));
+    return {};
+  }
+
+  Result<std::map<std::string, std::uint64_t>> read_counters(const JsonObject& object) {
+    GPULET_TRY_ASSIGN(const auto counters, object.optional_object("counters"));
+    return read_quantities(counters);
+  }
+
+  // Members {"value": "8Gi"}.
+  Result<std::map<std::string, std::uint64_t>> read_quantities(const std::optional<JsonObject>& object) {
+    std::map<std::string, std::uint64_t> quantities;
+    for (const auto& name : member_names(object)) {
+      GPULET_TRY_ASSIGN(const auto value, object->optional_object(name.c_str()));
       if (!value) continue;
       note_others(*value, {"value"});
       GPULET_TRY_ASSIGN(const std::string text, value->required_text("value"));
       const auto milli = parse_quantity_milli(text);
-      if (milli) device.capacity[name] = *milli / kThousandths;
+      if (milli) quantities[name] = *milli / kThousandths;
       slice_.has_other_content |= !milli || *milli % kThousandths != 0;
     }
-    GPULET_TRY_ASSIGN(const auto taints, object.objects("taints", kMaxTaints));
-    for (const auto& taint : taints) GPULET_TRY(read_taint(taint, device));
-    slice_.devices.push_back(std::move(device));
-    return {};
+    return quantities;
   }
 
   // nullopt for a type that we never write.
@@ -127,18 +155,26 @@ json attribute_json(const Attribute& attribute) {
   return {{"version", std::get<Version>(attribute).text}};
 }
 
+json quantities_json(const std::map<std::string, std::uint64_t>& quantities) {
+  json written = json::object();
+  for (const auto& [name, value] : quantities) written[name] = {{"value", format_binary_quantity(value)}};
+  return written;
+}
+
 json device_json(const Device& device) {
   json written = {{"name", device.name}};
   for (const auto& [name, attribute] : device.attributes) {
     written["attributes"][name] = attribute_json(attribute);
   }
-  for (const auto& [name, value] : device.capacity) {
-    written["capacity"][name] = {{"value", format_binary_quantity(value)}};
-  }
+  if (!device.capacity.empty()) written["capacity"] = quantities_json(device.capacity);
   for (const auto& taint : device.taints) {
     json entry = {{"key", taint.key}, {"value", taint.value}, {"effect", enum_name(taint.effect)}};
     if (!taint.time_added.empty()) entry["timeAdded"] = taint.time_added;
     written["taints"].push_back(std::move(entry));
+  }
+  for (const auto& use : device.consumes) {
+    written["consumesCounters"].push_back(
+        json{{"counterSet", use.set}, {"counters", quantities_json(use.counters)}});
   }
   return written;
 }
@@ -166,7 +202,7 @@ bool is_of_pool(const ResourceSlice& slice, const PoolName& pool) {
 
 bool has_same_content(const ResourceSlice& shown, const ResourceSlice& wanted) {
   return !shown.has_other_content && shown.slice_count == wanted.slice_count &&
-         shown.devices == wanted.devices;
+         shown.devices == wanted.devices && shown.counter_sets == wanted.counter_sets;
 }
 
 // The generation that all slices get. It is the one that is shown while no consumer can take a mixture of old
@@ -225,6 +261,9 @@ std::string slice_json(const ResourceSlice& slice, const SliceOwner& owner) {
       {"pool",
        {{"name", slice.pool}, {"generation", slice.generation}, {"resourceSliceCount", slice.slice_count}}}};
   for (const auto& device : slice.devices) spec["devices"].push_back(device_json(device));
+  for (const auto& set : slice.counter_sets) {
+    spec["sharedCounters"].push_back(json{{"name", set.name}, {"counters", quantities_json(set.counters)}});
+  }
   const json object = {{"apiVersion", "resource.k8s.io/v1"},
                        {"kind", "ResourceSlice"},
                        {"metadata", std::move(metadata)},
@@ -243,10 +282,13 @@ std::string slice_name(const PoolName& pool, std::size_t index) {
 }
 
 SlicePlan plan_slices(const PoolName& pool, const std::vector<Device>& devices,
-                      const std::vector<ResourceSlice>& shown) {
+                      const std::vector<ResourceSlice>& shown, const std::vector<CounterSet>& counter_sets) {
   std::vector<Device> wanted = devices;
   keep_times(wanted, shown);
-  const std::size_t count = std::max<std::size_t>(1, (wanted.size() + kSliceDevices - 1) / kSliceDevices);
+  // Counters first: a server that drops them is noticed before it offers what consumes them.
+  const std::size_t of_counters = (counter_sets.size() + kMaxCounterSets - 1) / kMaxCounterSets;
+  const std::size_t count =
+      of_counters + std::max<std::size_t>(1, (wanted.size() + kSliceDevices - 1) / kSliceDevices);
   std::vector<ResourceSlice> slices(count);
   std::int64_t newest = 0;
   for (const auto& slice : shown) {
@@ -259,8 +301,14 @@ SlicePlan plan_slices(const PoolName& pool, const std::vector<Device>& devices,
     slice.node = pool.node;
     slice.pool = pool.pool;
     slice.slice_count = static_cast<std::int64_t>(count);
-    const auto end = std::min(wanted.size(), (i + 1) * kSliceDevices);
-    for (std::size_t d = i * kSliceDevices; d < end; ++d) slice.devices.push_back(std::move(wanted[d]));
+    if (i < of_counters) {
+      const auto last = std::min(counter_sets.size(), (i + 1) * kMaxCounterSets);
+      for (std::size_t s = i * kMaxCounterSets; s < last; ++s) slice.counter_sets.push_back(counter_sets[s]);
+      continue;
+    }
+    const std::size_t first = (i - of_counters) * kSliceDevices;
+    const auto end = std::min(wanted.size(), first + kSliceDevices);
+    for (std::size_t d = first; d < end; ++d) slice.devices.push_back(std::move(wanted[d]));
   }
   SlicePlan plan;
   for (const auto& slice : shown) {
@@ -289,6 +337,20 @@ bool kept_taints(const ResourceSlice& sent, const ResourceSlice& answered) {
     }
   }
   return true;
+}
+
+bool kept_counters(const ResourceSlice& sent, const ResourceSlice& answered) {
+  if (sent.counter_sets.size() != answered.counter_sets.size()) return false;
+  for (std::size_t i = 0; i < sent.devices.size(); ++i) {
+    if (sent.devices[i].consumes.empty()) continue;
+    if (i >= answered.devices.size() || answered.devices[i].consumes.empty()) return false;
+  }
+  return true;
+}
+
+std::vector<Device> without_partitions(std::vector<Device> devices) {
+  std::erase_if(devices, [](const Device& device) { return !device.consumes.empty(); });
+  return devices;
 }
 
 std::vector<Device> without_tainted(std::vector<Device> devices) {

@@ -22,6 +22,8 @@ inline constexpr std::size_t kMaxSliceBytes = 4u << 20;
 inline constexpr std::size_t kMaxSliceDevices = 128;  // by the API, in a slice without taints and counters
 // What we write: the limit of a slice in which any device has a taint, so that a fault never splits one.
 inline constexpr std::size_t kSliceDevices = 64;
+// By the API; a slice has devices or counter sets.
+inline constexpr std::size_t kMaxCounterSets = 8, kMaxCounters = 32, kMaxConsumedSets = 2;
 
 struct ResourceSlice {
   std::string name;
@@ -30,7 +32,8 @@ struct ResourceSlice {
   std::int64_t generation = 0;
   std::int64_t slice_count = 0;
   std::vector<Device> devices{};
-  // Read with content that we never write, such as shared counters: it differs from every slice of ours.
+  std::vector<CounterSet> counter_sets{};
+  // Read with content that we never write, such as binding conditions: it differs from every slice of ours.
   bool has_other_content = false;
 };
 
@@ -63,7 +66,8 @@ struct SlicePlan {
 // for what is shown halfway through a plan is the rest of that plan. Taints keep the timeAdded that is shown.
 // Cost: linear in devices. Pure.
 SlicePlan plan_slices(const PoolName& pool, const std::vector<Device>& devices,
-                      const std::vector<ResourceSlice>& shown);
+                      const std::vector<ResourceSlice>& shown,
+                      const std::vector<CounterSet>& counter_sets = {});
 
 // "00000-gpu.nvidia.com-node-1": the scheduler takes slices in the order of their names. A long node name is
 // cut and gets a hash.
@@ -72,6 +76,11 @@ std::string slice_name(const PoolName& pool, std::size_t index);
 // Whether the API server kept the taints of what it was sent. It drops them silently where the feature gate
 // DRADeviceTaints is off.
 bool kept_taints(const ResourceSlice& sent, const ResourceSlice& answered);
+
+// Likewise its counters, and what its devices consume of them: the feature gate DRAPartitionableDevices.
+bool kept_counters(const ResourceSlice& sent, const ResourceSlice& answered);
+// For a server that drops counters: without the devices that consume any, which are not independent.
+std::vector<Device> without_partitions(std::vector<Device> devices);
 
 // For a server that drops taints: without the devices that have a taint other than None, and without taints.
 std::vector<Device> without_tainted(std::vector<Device> devices);

@@ -138,7 +138,7 @@ TEST(SliceJson, RemembersWhatItDoesNotRead) {
   ASSERT_TRUE(parse_slice(plain.dump()));
   EXPECT_FALSE(parse_slice(plain.dump())->has_other_content);
   for (const auto& [pointer, value] : std::vector<std::pair<const char*, json>>{
-           {"/spec/sharedCounters", json::array()},
+           {"/spec/devices/0/bindsToNode", true},
            {"/spec/allNodes", true},
            {"/spec/devices/0/allowMultipleAllocations", true},
            {"/spec/devices/0/attributes", {{"a", {{"strings", {"x"}}}}}},
@@ -275,6 +275,73 @@ TEST(PlanSlices, AServerWithoutTaintsIsNoticed) {
   EXPECT_EQ(wanted[1].name, "gpu-2");
   server.apply(plan_slices(kPool, wanted, server.shown()));
   EXPECT_TRUE(plan_slices(kPool, wanted, server.shown()).empty());
+}
+
+std::vector<CounterSet> counter_sets(std::size_t count) {
+  std::vector<CounterSet> sets;
+  for (std::size_t i = 0; i < count; ++i)
+    sets.push_back({"gpu-" + std::to_string(i) + "-counter-set", {{"memory", std::uint64_t{80} << 30}}});
+  return sets;
+}
+
+TEST(SliceJson, HasCounters) {
+  ResourceSlice slice{
+      .name = "a", .driver = "d", .node = "n", .pool = "n", .generation = 1, .slice_count = 2};
+  slice.counter_sets = counter_sets(1);
+  auto written = json::parse(slice_json(slice, kOwner))["spec"];
+  EXPECT_EQ(written["sharedCounters"], json::parse(R"([{"name": "gpu-0-counter-set",
+                                                       "counters": {"memory": {"value": "80Gi"}}}])"));
+  EXPECT_FALSE(written.contains("devices"));
+  auto read = parse_slice(slice_json(slice, kOwner));
+  ASSERT_TRUE(read);
+  EXPECT_FALSE(read->has_other_content);
+  EXPECT_EQ(read->counter_sets, slice.counter_sets);
+  slice.counter_sets.clear();
+  slice.devices = {{.name = "gpu-0-mig", .consumes = {{"gpu-0-counter-set", {{"memory-slice-0", 1}}}}}};
+  written = json::parse(slice_json(slice, kOwner))["spec"];
+  EXPECT_EQ(written["devices"][0]["consumesCounters"],
+            json::parse(
+                R"([{"counterSet": "gpu-0-counter-set", "counters": {"memory-slice-0": {"value": "1"}}}])"));
+  read = parse_slice(slice_json(slice, kOwner));
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->devices, slice.devices);
+}
+
+TEST(PlanSlices, CountersHaveSlicesOfTheirOwn) {
+  Server server;
+  auto wanted = devices(70);
+  for (auto& device : wanted) device.consumes = {{"gpu-0-counter-set", {{"memory", 1}}}};
+  const auto sets = counter_sets(9);
+  server.apply(plan_slices(kPool, wanted, server.shown(), sets));
+  ASSERT_EQ(server.shown().size(), 4u);
+  EXPECT_EQ(server.shown()[0].counter_sets.size(), 8u);
+  EXPECT_EQ(server.shown()[1].counter_sets.size(), 1u);
+  EXPECT_EQ(server.shown()[2].devices.size(), 64u);
+  EXPECT_EQ(server.allocatable(), wanted);
+  EXPECT_TRUE(plan_slices(kPool, wanted, server.shown(), sets).empty());
+  // A total that changes is one update.
+  auto less = sets;
+  less[0].counters["memory"] = 1;
+  const auto plan = plan_slices(kPool, wanted, server.shown(), less);
+  EXPECT_EQ(plan.updates.size(), 1u);
+  EXPECT_TRUE(plan.creates.empty() && plan.deletes.empty());
+  server.apply(plan_slices(kPool, devices(70), server.shown()));
+  EXPECT_EQ(server.allocatable(), devices(70));
+  EXPECT_EQ(server.shown().size(), 2u);
+}
+
+TEST(PlanSlices, AServerWithoutCountersIsNoticed) {
+  ResourceSlice sent, answered;
+  sent.counter_sets = counter_sets(1);
+  EXPECT_FALSE(kept_counters(sent, answered));
+  EXPECT_TRUE(kept_counters(sent, sent));
+  sent.counter_sets.clear();
+  sent.devices = devices(2);
+  answered = sent;
+  EXPECT_TRUE(kept_counters(sent, answered));
+  sent.devices[1].consumes = {{"gpu-0-counter-set", {{"memory", 1}}}};
+  EXPECT_FALSE(kept_counters(sent, answered));
+  EXPECT_EQ(without_partitions(sent.devices).size(), 1u);
 }
 
 TEST(SliceName, SortsAndFits) {

@@ -1,5 +1,6 @@
 #include "dra/slice_publisher.h"
 
+#include <algorithm>
 #include <optional>
 #include <set>
 #include <utility>
@@ -17,7 +18,7 @@ namespace {
 using Outcome = k8s::RetryingSender::Outcome;
 
 constexpr int kStatusOk = 200, kStatusCreated = 201, kStatusAccepted = 202;
-constexpr int kStatusNotFound = 404, kStatusConflict = 409;
+constexpr int kStatusNotFound = 404, kStatusConflict = 409, kStatusInvalid = 422;
 
 std::string slice_path(const std::string& name) { return std::string(kSliceCollection) + "/" + name; }
 
@@ -40,7 +41,8 @@ bool is_as_sent(const ResourceSlice& sent, const ResourceSlice& answered) {
     taints = keep_time_added(std::move(taints), answered.devices[i].taints);
   }
   return !answered.has_other_content && answered.devices == with_times.devices &&
-         answered.generation == sent.generation && answered.slice_count == sent.slice_count;
+         answered.counter_sets == sent.counter_sets && answered.generation == sent.generation &&
+         answered.slice_count == sent.slice_count;
 }
 
 class WatchingPublisher final : public SlicePublisher {
@@ -66,8 +68,9 @@ class WatchingPublisher final : public SlicePublisher {
          .on_list_end = [this] { on_list_end(); }});
   }
 
-  void set_devices(std::vector<Device> devices) override {
+  void set_devices(std::vector<Device> devices, std::vector<CounterSet> counter_sets) override {
     devices_ = std::move(devices);
+    counter_sets_ = std::move(counter_sets);
     removing_ = false;
     sender_.wake();
   }
@@ -134,7 +137,9 @@ class WatchingPublisher final : public SlicePublisher {
   }
 
   SlicePlan planned_writes() const {
-    return plan_slices(pool_, taints_dropped_ ? without_tainted(*devices_) : *devices_, shown_slices());
+    auto devices = taints_dropped_ ? without_tainted(*devices_) : *devices_;
+    if (!counters_dropped_) return plan_slices(pool_, devices, shown_slices(), counter_sets_);
+    return plan_slices(pool_, without_partitions(std::move(devices)), shown_slices());
   }
 
   void send_next() {
@@ -211,15 +216,25 @@ class WatchingPublisher final : public SlicePublisher {
       forget_slice(sent);
       return Outcome::kRetry;
     }
+    // Kubernetes 1.34 has counters and devices in one slice.
+    if (response.status == kStatusInvalid && has_counters(sent) && !counters_dropped_) {
+      drop_counters();
+      return Outcome::kDone;
+    }
     if (response.status != kStatusOk && response.status != kStatusCreated) return Outcome::kError;
     auto answered = parse_slice(response.body);
     if (!answered) return Outcome::kError;
+    const bool counters_kept = kept_counters(sent, *answered);
     const bool taints_kept = kept_taints(sent, *answered), as_sent = is_as_sent(sent, *answered);
     // The answer may come after the watch has shown that what was written is deleted.
     if (gone_ && (gone_->empty() || is_older(answered->resource_version, *gone_))) return Outcome::kDone;
     const auto known = shown_.find(answered->name);
     if (known == shown_.end() || !is_older(answered->resource_version, known->second.resource_version)) {
       shown_.insert_or_assign(answered->name, std::move(*answered));
+    }
+    if (!counters_kept && !counters_dropped_) {
+      drop_counters();
+      return Outcome::kDone;
     }
     if (!taints_kept && !taints_dropped_) {
       taints_dropped_ = true;
@@ -235,9 +250,21 @@ class WatchingPublisher final : public SlicePublisher {
     return Outcome::kDone;
   }
 
+  static bool has_counters(const ResourceSlice& slice) {
+    return !slice.counter_sets.empty() ||
+           std::ranges::any_of(slice.devices, [](const Device& device) { return !device.consumes.empty(); });
+  }
+
+  void drop_counters() {
+    counters_dropped_ = true;
+    log::warning("the API server drops counters: no MIG devices are made for claims",
+                 {{"feature gate", "DRAPartitionableDevices"}});
+  }
+
   const PoolName pool_;
   std::function<void()> on_shown_;
   std::optional<std::vector<Device>> devices_;
+  std::vector<CounterSet> counter_sets_;
   bool removing_ = false;
   std::map<std::string, ResourceSlice> shown_;
   std::set<std::string> listed_;  // by the list in progress
@@ -245,7 +272,7 @@ class WatchingPublisher final : public SlicePublisher {
   std::string writing_;  // the slice of the create or update in progress
   // Since that was sent: the version of its deletion, empty if a list lacks it.
   std::optional<std::string> gone_;
-  bool taints_dropped_ = false;
+  bool taints_dropped_ = false, counters_dropped_ = false;
   std::string node_uid_;
   k8s::RetryingSender sender_;
   std::unique_ptr<k8s::CollectionWatcher> watcher_;
@@ -276,7 +303,8 @@ std::map<std::string, std::string> shown_uuids(const std::vector<ResourceSlice>&
   std::map<std::string, std::string> uuids;
   for (const auto& slice : slices) {
     for (const auto& device : slice.devices) {
-      const auto found = device.attributes.find("uuid");
+      auto found = device.attributes.find("uuid");
+      if (found == device.attributes.end()) found = device.attributes.find("parentUUID");
       if (found == device.attributes.end()) continue;
       if (const auto* uuid = std::get_if<std::string>(&found->second)) uuids[device.name] = *uuid;
     }

@@ -42,8 +42,9 @@ class SlicePublisher {
   virtual ~SlicePublisher() = default;
 
   // What to publish; the newest wins. Nothing is written before the first call. If the API server drops
-  // taints, devices with a taint that keeps claims off are left out of the slices.
-  virtual void set_devices(std::vector<Device> devices) = 0;
+  // taints, devices with a taint that keeps claims off are left out of the slices; if it drops or refuses
+  // counters, devices that consume them are.
+  virtual void set_devices(std::vector<Device> devices, std::vector<CounterSet> counter_sets) = 0;
   // Deletes every slice of the driver on this node, and publishes nothing until the next set_devices().
   virtual void remove_slices() = 0;
 
@@ -57,7 +58,7 @@ class SlicePublisher {
 
 // UUIDs of the GPUs that the slices show, whole or by a MIG device.
 std::set<DeviceUuid> shown_gpus(const std::vector<ResourceSlice>& slices);
-// UUIDs by device name, as the slices show them.
+// UUIDs by device name, as the slices show them; of a partition that of its GPU.
 std::map<std::string, std::string> shown_uuids(const std::vector<ResourceSlice>& slices);
 
 }  // namespace gpulet::dra

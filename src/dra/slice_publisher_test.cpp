@@ -25,7 +25,7 @@ using nlohmann::json;
 // ResourceSlices as the API server keeps them.
 class SliceStore {
  public:
-  std::atomic<bool> drops_taints{false};
+  std::atomic<bool> drops_taints{false}, drops_counters{false}, refuses_counters{false};
   std::atomic<int> status{0};  // of every write; 0: as it is
   std::atomic<int> watches{0};
   // Called once, between a create and its answer.
@@ -89,6 +89,8 @@ class SliceStore {
       if (found) erase(name);
       return {found ? 200 : 404, "{}"};
     }
+    if (refuses_counters && body.find("sharedCounters") != std::string::npos)
+      return {422, R"({"kind":"Status"})"};
     json object = json::parse(body);
     const std::string own = object["metadata"]["name"];
     const bool creates = line.starts_with("POST");
@@ -133,6 +135,13 @@ class SliceStore {
     if (drops_taints && object["spec"].contains("devices")) {
       for (auto& device : object["spec"]["devices"]) device.erase("taints");
     }
+    if (drops_counters) {
+      auto& spec = object["spec"];
+      spec.erase("sharedCounters");
+      if (spec.contains("devices")) {
+        for (auto& device : spec["devices"]) device.erase("consumesCounters");
+      }
+    }
     objects_[object["metadata"]["name"]] = object;
     events_.emplace_back(version_, json{{"type", creates ? "ADDED" : "MODIFIED"}, {"object", object}}.dump());
     return object;
@@ -172,8 +181,8 @@ class SlicePublisherTest : public k8s::ApiTest {
     if (tainted) all[*tainted].taints = {{"gpu.nvidia.com/xid", "79", TaintEffect::kNoSchedule}};
     return all;
   }
-  void publish(std::vector<Device> all) {
-    call_on_loop([&] { publisher_->set_devices(std::move(all)); });
+  void publish(std::vector<Device> all, std::vector<CounterSet> sets = {}) {
+    call_on_loop([&] { publisher_->set_devices(std::move(all), std::move(sets)); });
   }
   bool settles(const std::string& names) {
     return eventually([&] {
@@ -303,6 +312,26 @@ TEST_F(SlicePublisherTest, LeavesSickDevicesOutWhereTaintsAreDropped) {
   EXPECT_TRUE(settles("gpu-0 gpu-2"));
   publish(devices(3));
   EXPECT_TRUE(settles("gpu-0 gpu-1 gpu-2"));
+}
+
+TEST_F(SlicePublisherTest, OffersNoPartitionsWhereCountersAreDroppedOrRefused) {
+  const std::vector<CounterSet> sets = {{"gpu-1-counter-set", {{"memory", 2}}}};
+  auto all = devices(3);
+  all[1].consumes = {{"gpu-1-counter-set", {{"memory", 1}}}};
+  begin();
+  publish(all, sets);
+  EXPECT_TRUE(settles("gpu-0 gpu-1 gpu-2"));
+  EXPECT_EQ(store_.size(), 2u);
+  for (auto* const fault : {&store_.drops_counters, &store_.refuses_counters}) {
+    call_on_loop([this] { publisher_->remove_slices(); });
+    EXPECT_TRUE(eventually([this] { return store_.size() == 0; }));
+    *fault = true;
+    begin();
+    publish(all, sets);
+    EXPECT_TRUE(settles("gpu-0 gpu-2"));
+    EXPECT_EQ(store_.size(), 1u);
+    *fault = false;
+  }
 }
 
 TEST_F(SlicePublisherTest, TriesAgainWhenTheServerRefuses) {

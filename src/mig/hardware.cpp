@@ -57,6 +57,8 @@ Result<Profile> read_profile(const nvml::Mig& mig, const nvml::GpuInstanceProfil
   profile.memory = mebibytes(from.memory_mib);
   profile.engines = {from.decoders, from.encoders, from.jpegs, from.ofas};
   profile.max_instances = from.max_instances;
+  profile.multiprocessors = from.multiprocessors;
+  profile.copy_engines = from.copy_engines;
   profile.name = from.name;
   if (profile.name.empty()) {
     profile.name =

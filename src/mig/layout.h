@@ -55,6 +55,7 @@ struct Profile {
   unsigned max_instances = 0;           // how many of it fit on an empty GPU (instanceCount)
   std::vector<Placement> placements;    // possible placements on an empty GPU, by start
   std::vector<ComputeProfile> compute;  // by slices; the last one has all slices
+  unsigned multiprocessors = 0, copy_engines = 0;
   friend bool operator==(const Profile&, const Profile&) = default;
 };
 

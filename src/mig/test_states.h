@@ -117,7 +117,9 @@ inline Profile profile_of(const sim::MigProfile& from) {
                   {from.decoders, from.encoders, from.jpegs, from.ofas},
                   from.max_instances,
                   {},
-                  {}};
+                  {},
+                  from.multiprocessors,
+                  from.copy_engines};
   for (std::uint32_t i = 0; i < from.placement_count; ++i) {
     profile.placements.push_back({from.placements[i], from.memory_slices});
   }

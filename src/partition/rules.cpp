@@ -90,6 +90,7 @@ Selection select_rules(const inventory::Snapshot& snapshot, const config::Config
   selection.excluded.resize(snapshot.gpus.size());
   selection.side.resize(snapshot.gpus.size(), config.gpulet.dra.enabled ? config::OfferSide::kClaims
                                                                         : config::OfferSide::kDevicePlugin);
+  selection.dynamic_profiles.resize(snapshot.gpus.size());
   const auto& rules = config.gpulet.partition;
   for (std::size_t r = 0; r < rules.size(); ++r) {
     const auto& rule = rules[r];
@@ -110,6 +111,8 @@ Selection select_rules(const inventory::Snapshot& snapshot, const config::Config
       if (!admits(rule, gpu)) continue;
       selection.rule[g] = r;
       if (rule.offer) selection.side[g] = *rule.offer;
+      if (const auto* dynamic = std::get_if<config::DynamicMig>(&rule.mode))
+        selection.dynamic_profiles[g] = dynamic->profiles;
       if (is_excluding(rule)) selection.excluded[g] = "is excluded by the rule at " + rule.position;
       is_used = true;
       --left;
@@ -209,6 +212,12 @@ class RulePlanner {
 
   void plan_mode(const config::Exclude&) {}
 
+  // Only while Pods keep what they have of a GPU that moves to claims.
+  void plan_mode(const config::DynamicMig&) {
+    if (!selected_gpu().mig_enabled) return plan_mode(config::Whole{});
+    plan_devices(config::Mig{});
+  }
+
   void plan_mode(const config::Whole& whole) {
     if (!is_whole("whole")) return;
     if (const auto name = resource_name(whole.name, ""))
@@ -288,7 +297,10 @@ class RulePlanner {
   }
 
   void plan_mode(const config::Mig& mig) {
-    if (!is_cut(mig)) return;
+    if (is_cut(mig)) plan_devices(mig);
+  }
+
+  void plan_devices(const config::Mig& mig) {
     for (std::size_t i = 0; i < selected_gpu().mig_devices.size(); ++i) {
       const auto& device = selected_gpu().mig_devices[i];
       if (device.uuid.empty() || !migs_.insert(device.uuid).second) {
@@ -365,6 +377,7 @@ std::vector<DesiredMig> desired_mig(const inventory::Snapshot& snapshot, const c
   for (std::size_t i = 0; i < snapshot.gpus.size(); ++i) {
     const auto& gpu = snapshot.gpus[i];
     if (!selection.rule[i] || !selection.excluded[i].empty() || !gpu.mig_capable) continue;
+    if (!selection.dynamic_profiles[i].empty()) continue;
     const auto& rule = config.gpulet.partition[*selection.rule[i]];
     DesiredMig& wanted = desired.emplace_back();
     wanted.index = gpu.index;

@@ -27,6 +27,8 @@ struct Selection {
   std::vector<std::string> excluded;
   // Parallel too: which side is to offer the GPU: its rule's, else as gpulet.dra.enabled says.
   std::vector<config::OfferSide> side;
+  // Parallel too: the profiles of its rule's dynamicMig; empty for every other GPU.
+  std::vector<std::vector<std::string>> dynamic_profiles;
   // GPUs that rules name and the node does not have, and GPUs that a rule excludes by name too late.
   std::vector<Note> notes;
   std::vector<Note> remarks;  // rules that exclude no GPU of the node
@@ -73,7 +75,7 @@ struct DesiredMig {
   friend bool operator==(const DesiredMig&, const DesiredMig&) = default;
 };
 
-// By index: every MIG-capable GPU with a UUID and a rule that offers it.
+// By index: every MIG-capable GPU with a UUID and a rule that offers it, other than by dynamicMig.
 std::vector<DesiredMig> desired_mig(const inventory::Snapshot& snapshot, const config::Config& config,
                                     const std::map<std::string, std::string>& labels);
 

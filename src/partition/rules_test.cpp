@@ -317,6 +317,22 @@ TEST(Rules, MigOfExcludedGpusIsLeftAlone) {
   EXPECT_EQ(desired.back().index, 5u);
 }
 
+TEST(Rules, MigOfDynamicGpusIsLeftAlone) {
+  config::Config config = rules("  - {devices: [0-7], whole: {}}\n");
+  config.gpulet.dra.enabled = true;
+  auto dynamic = config.gpulet.partition.front();
+  dynamic.devices = config::GpuRefs{{6, 7, {}}};
+  dynamic.mode = config::DynamicMig{{"1g.10gb"}};
+  config.gpulet.partition.insert(config.gpulet.partition.begin(), dynamic);
+  const auto desired = desired_mig(eight(), config, {});
+  ASSERT_EQ(desired.size(), 6u);
+  EXPECT_EQ(desired.back().index, 5u);
+  const auto selection = select_rules(eight(), config, {});
+  EXPECT_EQ(selection.dynamic_profiles[7], std::vector<std::string>{"1g.10gb"});
+  EXPECT_TRUE(selection.dynamic_profiles[5].empty());
+  EXPECT_EQ(selection.side[7], config::OfferSide::kClaims);
+}
+
 TEST(Rules, DesiredMig) {
   const auto config = rules(kMixedRules, "");
   auto snapshot = eight();

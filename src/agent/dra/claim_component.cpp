@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "agent/dra/claim_report.h"
 #include "agent/dra/device_facts.h"
 #include "agent/dra/node_claim_daemons.h"
+#include "agent/dra/node_claim_partitions.h"
 #include "agent/dra/offer_readings.h"
 #include "agent/dra/plugin_watcher.h"
 #include "agent/node/components.h"
@@ -57,7 +59,7 @@ class ClaimServer {
     auto server = std::make_unique<ClaimServer>(node, mps);
     GPULET_TRY_ASSIGN(server->controller_,
                       dra::ClaimController::start_controller(
-                          node.loop, *server->source_, server->daemons_,
+                          node.loop, *server->source_, server->daemons_, server->partitions_,
                           {.pool_name = node.client_config->node_name,
                            .record_directory = settings.dra.record_dir,
                            .cdi_directory = settings.cdi.spec_dir,
@@ -83,6 +85,10 @@ class ClaimServer {
       : node_(node),
         relay_(std::make_shared<LoopRelay>(node.loop)),
         daemons_(node, mps),
+        partitions_({.loop = node.loop,
+                     .driver = [this] { return node_.devices->driver(); },
+                     .request_reading = [this] { node_.devices->request_reading(); },
+                     .changed = [this] { update_devices(); }}),
         source_(std::make_unique<ApiClaimSource>(node.loop, *node.client_config)),
         node_reader_(k8s::ParallelReader::start_reader(node.loop, *node.client_config)),
         publisher_(dra::SlicePublisher::start_publisher(
@@ -109,10 +115,16 @@ class ClaimServer {
     std::string key = spec_inputs_key(*snapshot_, node_.config);
     if (std::exchange(facts_key_, key) != key) read_facts();
     if (!facts_) return;
+    auto dynamic = partitions_.dynamic_gpus(*snapshot_, node_.config, node_.labels, controller_->records());
+    // What an earlier process has published stays until the profiles are known.
+    const bool is_known =
+        std::ranges::none_of(dynamic, [](const auto& gpu) { return gpu.second.profiles.empty(); });
+    if (!all_devices_ && !is_known && !is_late_) return;
     all_devices_ = dra::make_device_pool({.snapshot = snapshot_,
                                           .taints = taints_of(agent->health_view()),
                                           .withdrawn = withdrawn_gpus(),
-                                          .pcie_roots = facts_->pcie_roots});
+                                          .pcie_roots = facts_->pcie_roots,
+                                          .dynamic = std::move(dynamic)});
     report_notes();
     if (!follow_claims()) apply_offers();
     watch_plugin();
@@ -122,6 +134,12 @@ class ClaimServer {
     counts.claims = claim_stats(*controller_, node_.client_config->node_name);
     counts.claim_status = claim_status(node_.offer_switch, *controller_, node_.published_claim_devices,
                                        {node_.loop.now(), node_.loop.wall_now()});
+  }
+
+  // The driver is another one: what it was asked is not answered.
+  void restart_driver_calls() {
+    partitions_.restart_calls();
+    controller_->restart_partitions();
   }
 
   // The CDI document depends on what is in the driver root.
@@ -176,6 +194,7 @@ class ClaimServer {
   void publish_first(bool is_late) {
     is_registered_ = true;
     is_late_ |= is_late;
+    if (!all_devices_) update_devices();
     report_moves();
     publish_devices();
   }
@@ -189,7 +208,7 @@ class ClaimServer {
     if (pool_->devices.empty() && !node_.config.gpulet.dra.enabled) return publisher_->remove_slices();
     std::vector<dra::Device> devices;
     for (const auto& offered : pool_->devices) devices.push_back(offered.device);
-    publisher_->set_devices(std::move(devices));
+    publisher_->set_devices(std::move(devices), pool_->counter_sets);
   }
 
   // Publishes the GPUs that claims offer now.
@@ -203,6 +222,7 @@ class ClaimServer {
       if (stage == partition::OfferStage::kClaims || stage == partition::OfferStage::kLeavingClaims)
         of_claims.devices.push_back(offered);
     }
+    pool.counter_sets = dra::used_counter_sets(*all_devices_, pool.devices);
     arranger_.arrange_devices(*snapshot_, pool);
     pool_ = std::make_shared<const dra::DevicePool>(std::move(pool));
     of_claims_ = std::move(of_claims);
@@ -328,21 +348,6 @@ class ClaimServer {
     node_.published_claim_devices = dra::shown_uuids(publisher_->shown_slices()).size();
   }
 
-  // By GPU, why its claims are not prepared.
-  std::map<DeviceUuid, std::string> withheld_gpus() const {
-    std::map<DeviceUuid, std::string> withheld;
-    for (const auto& offered : all_devices_->devices) {
-      const auto offer = partition::offer_of(node_.offer_switch.offers(), offered.gpu_uuid);
-      if (offer.stage == partition::OfferStage::kDevicePlugin) {
-        withheld.emplace(offered.gpu_uuid, "is offered by the device plugin");
-      } else if (offer.stage == partition::OfferStage::kLeavingDevicePlugin ||
-                 offer.stage == partition::OfferStage::kEnteringClaims) {
-        withheld.emplace(offered.gpu_uuid, offer.reason);
-      }
-    }
-    return withheld;
-  }
-
   // What claims are prepared from.
   void offer_devices() {
     if (!controller_) return;
@@ -352,7 +357,7 @@ class ClaimServer {
         *all_devices_,
         *facts_->base,
         dra::shown_uuids(publisher_->shown_slices()),
-        withheld_gpus(),
+        withheld_gpus(*all_devices_, node_.offer_switch.offers()),
         {.time_slicing_settings = settings.time_slicing_settings, .mps_support = settings.mps_support}}));
   }
 
@@ -397,6 +402,7 @@ class ClaimServer {
   Node& node_;
   std::shared_ptr<LoopRelay> relay_;
   NodeClaimDaemons daemons_;
+  NodeClaimPartitions partitions_;
   std::unique_ptr<dra::ClaimSource> source_;
   std::unique_ptr<k8s::ParallelReader> node_reader_;
   std::unique_ptr<dra::ClaimController> controller_;
@@ -435,7 +441,10 @@ class ClaimComponent final : public Component {
     begin_serving();
     update_devices();
   }
-  void attach_devices() override { update_devices(); }
+  void attach_devices() override {
+    if (server_) server_->restart_driver_calls();
+    update_devices();
+  }
   void on_state_changed() override { update_devices(); }
   void on_device_nodes_changed() override {
     if (server_) server_->refresh_facts();

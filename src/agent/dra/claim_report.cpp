@@ -29,7 +29,8 @@ metrics::ClaimStats claim_stats(const dra::ClaimController& controller, const st
                             .prepared_devices = {{"gpu", 0}, {"mig", 0}}};
   for (const auto& [uid, record] : controller.records()) {
     for (const auto& held : record.devices) {
-      ++stats.prepared_devices[held.uuid.str().starts_with("MIG-") ? "mig" : "gpu"];
+      const bool is_mig = held.partition || held.uuid.str().starts_with("MIG-");
+      ++stats.prepared_devices[is_mig ? "mig" : "gpu"];
     }
   }
   return stats;

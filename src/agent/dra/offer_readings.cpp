@@ -25,6 +25,7 @@ DeviceUuid gpu_of_device(std::string_view id, const inventory::Snapshot& snapsho
 
 // A MIG device that is gone keeps the name of its GPU.
 DeviceUuid gpu_of_record(const dra::RecordedDevice& held, const inventory::Snapshot& snapshot) {
+  if (held.partition) return gpu_of_device(held.partition->gpu.str(), snapshot);
   if (auto gpu = gpu_of_device(held.uuid.str(), snapshot); !gpu.empty()) return gpu;
   const auto name = held.device.substr(0, held.device.find("-mig-"));
   const auto found = std::ranges::find_if(snapshot.gpus, [&](const inventory::Gpu& gpu) {
@@ -61,6 +62,21 @@ std::map<DeviceUuid, std::string> claim_holders(const std::map<std::string, dra:
     }
   }
   return holders;
+}
+
+std::map<DeviceUuid, std::string> withheld_gpus(const dra::DevicePool& pool,
+                                                const partition::GpuOffers& offers) {
+  std::map<DeviceUuid, std::string> withheld;
+  for (const auto& offered : pool.devices) {
+    const auto offer = partition::offer_of(offers, offered.gpu_uuid);
+    if (offer.stage == partition::OfferStage::kDevicePlugin) {
+      withheld.emplace(offered.gpu_uuid, "is offered by the device plugin");
+    } else if (offer.stage == partition::OfferStage::kLeavingDevicePlugin ||
+               offer.stage == partition::OfferStage::kEnteringClaims) {
+      withheld.emplace(offered.gpu_uuid, offer.reason);
+    }
+  }
+  return withheld;
 }
 
 std::set<DeviceUuid> allocatable_gpus(const device_plugin::DevicesByResource& devices,

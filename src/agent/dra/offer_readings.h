@@ -13,7 +13,9 @@
 #include "device_plugin/allocation.h"
 #include "device_plugin/pod_resources.h"
 #include "dra/claim_record.h"
+#include "dra/device_pool.h"
 #include "inventory/snapshot.h"
+#include "partition/offer_switch.h"
 
 namespace gpulet::agent {
 
@@ -24,6 +26,10 @@ std::map<DeviceUuid, std::string> plugin_holders(const std::vector<ContainerDevi
 // "claim default/a", by GPU. An admin's access holds nothing.
 std::map<DeviceUuid, std::string> claim_holders(const std::map<std::string, dra::ClaimRecord>& records,
                                                 const inventory::Snapshot& snapshot);
+
+// By GPU, why its claims are not prepared.
+std::map<DeviceUuid, std::string> withheld_gpus(const dra::DevicePool& pool,
+                                                const partition::GpuOffers& offers);
 
 // The GPUs of the devices that the kubelet lists as allocatable.
 std::set<DeviceUuid> allocatable_gpus(const device_plugin::DevicesByResource& devices,

@@ -364,10 +364,11 @@ std::vector<MigTarget> mig_targets(const inventory::Snapshot& snapshot, const co
   if (label == labels.end() || label->second.empty()) return targets;
   const std::size_t ruled = targets.size();
   // Not Gpu::excluded: the snapshot may be older than the config.
-  const auto excluded = partition::select_rules(snapshot, config, labels).excluded;
+  const auto selection = partition::select_rules(snapshot, config, labels);
   for (std::size_t i = 0; i < snapshot.gpus.size(); ++i) {
     const auto& gpu = snapshot.gpus[i];
-    if (!gpu.mig_capable || gpu.unreadable || !excluded[i].empty()) continue;
+    if (!gpu.mig_capable || gpu.unreadable || !selection.excluded[i].empty()) continue;
+    if (!selection.dynamic_profiles[i].empty()) continue;  // claims make its instances
     const auto first = targets.begin();
     if (std::ranges::count(first, first + static_cast<std::ptrdiff_t>(ruled), gpu.uuid, &MigTarget::gpu) != 0)
       continue;

@@ -416,6 +416,10 @@ TEST(MigTargets, ExcludedGpusHaveNone) {
   for (const auto& target : mig_targets(snapshot, config, {{std::string(kMigConfigLabel), "all-balanced"}}))
     by_label.push_back(target.gpu.str());
   EXPECT_EQ(by_label, (std::vector<std::string>{"GPU-0", "GPU-2"}));
+  // Claims make the instances of this one.
+  config.gpulet.partition[0].mode = config::DynamicMig{{"1g.10gb"}};
+  EXPECT_TRUE(mig_targets(snapshot, config, {}).empty());
+  EXPECT_EQ(mig_targets(snapshot, config, {{std::string(kMigConfigLabel), "all-balanced"}}).size(), 2u);
 }
 
 TEST_F(ConfiguredHooksTest, NoneWithoutAFile) {

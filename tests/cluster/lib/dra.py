@@ -39,6 +39,7 @@ class DraChecks:
             ("dra/shared-mps.yaml: two Pods share a GPU by MPS", self.shared_by_mps),
             ("dra/prioritized.yaml takes the first alternative that there is", self.prioritized),
             ("dra/mig-device.yaml: a MIG device of a layout", self.static_mig),
+            ("dra/dynamic-mig.yaml: MIG devices that are made for a claim, beside one of another program", self.dynamic_mig),
             ("dra/extended-resource.yaml: an unchanged Pod gets its GPU by a claim", self.extended_resource),
             ("the GpuNode and kubectl gpulet list name the Pods that hold a claim", self.holders),
             ("every example of claims was tested", self.all_seen),
@@ -62,7 +63,10 @@ class DraChecks:
         self.node.write_config(CONFIG.format(hooks=self.node.state / "hook", mps=self.mps_root, rules=rules))
 
     def start(self):
-        self.write_config()
+        self.start_with("")
+
+    def start_with(self, rules):
+        self.write_config(rules)
         self.node.start_agent(arguments=["--config-file", self.node.config, "--dra"],
                               env={"GPULET_DRA_RECORD_DIR": str(self.node.state / "claims")})
 
@@ -209,6 +213,38 @@ class DraChecks:
         self.end_pods()
         self.node.change_mig("whole", 7)
         until("the GPU is whole again", lambda: len(self.devices()) == 8)
+
+    def dynamic_mig(self):
+        """Seven 1g.10gb and two 3g.40gb are offered; another program's 2g.20gb is in the place of three of them, and stays."""
+        self.node.change_mig("cut", 7, "2@0")
+        [other] = [mig["uuid"] for mig in self.node.gpu(7)["mig"]]
+        self.write_config("{devices: [7], dynamicMig: {profiles: [1g.10gb, 3g.40gb]}}")
+        partitions = lambda: {name for name in self.devices() if name.startswith("gpu-7-mig-")}
+        until("the partitions are offered", lambda: len(partitions()) == 6, 20)
+        sets = [one["name"] for item in self.shown() for one in item["spec"].get("sharedCounters", [])]
+        assert sets == ["gpu-7-counter-set"], sets
+        before = [item["metadata"]["resourceVersion"] for item in self.shown()]
+        started = time.monotonic()
+        [pod] = self.create("dynamic-mig")
+        print(f"   the Pod runs after {(time.monotonic() - started) * 1000:.0f} ms", flush=True)
+        [names] = self.held().values()
+        assert len(names) == 2 and "gpu-7-mig-3g40gb-9-4" in names, names
+        made = {mig["uuid"] for mig in self.node.gpu(7)["mig"]} - {other}
+        assert len(made) == 2, self.node.gpu(7)
+        nodes = {node for line in self.checks.cdi.words(pod, "node") for node in line}
+        assert len([node for node in nodes if "nvidia-caps" in node]) == 4, nodes
+        # A killed agent knows them again.
+        self.node.stop_agent(9)
+        self.start_with("{devices: [7], dynamicMig: {profiles: [1g.10gb, 3g.40gb]}}")
+        until("the agent has registered", lambda: len(partitions()) == 6, 20)
+        assert made < {mig["uuid"] for mig in self.node.gpu(7)["mig"]}
+        assert [item["metadata"]["resourceVersion"] for item in self.shown()] == before, "making them changes no slice"
+        self.end_pods()
+        until("only the other program's is left", lambda: [mig["uuid"] for mig in self.node.gpu(7)["mig"]] == [other], 20)
+        assert [item["metadata"]["resourceVersion"] for item in self.shown()] == before, "removing them changes no slice"
+        self.write_config()
+        self.node.change_mig("whole", 7)
+        until("the GPU is whole again", lambda: len(self.devices()) == 8 and not partitions(), 20)
 
     def extended_resource(self):
         [pod] = self.create("extended-resource")

@@ -177,7 +177,7 @@ class DraChecks:
         [record] = (self.node.state / "claims").glob("*.json")
         daemon = self.mps_root / "claims" / record.stem
         assert (daemon / ".started").exists(), list(self.mps_root.rglob("*"))
-        environments = self.node.environments()
+        environments = until("both containers run", lambda: (found := self.node.environments()).keys() >= set(pods) and found)
         for name in pods:
             self.checks.cdi.assert_sees(name, [uuid])
             pid, environment = environments[name]
@@ -217,7 +217,8 @@ class DraChecks:
     def dynamic_mig(self):
         """Seven 1g.10gb and two 3g.40gb are offered; another program's 2g.20gb is in the place of three of them, and stays."""
         self.node.change_mig("cut", 7, "2@0")
-        [other] = [mig["uuid"] for mig in self.node.gpu(7)["mig"]]
+        migs = lambda: {mig["uuid"] for gpu in self.node.nvml("gpus").values() if gpu["index"] == 7 for mig in gpu["mig"]}
+        [other] = migs()
         self.write_config("{devices: [7], dynamicMig: {profiles: [1g.10gb, 3g.40gb]}}")
         partitions = lambda: {name for name in self.devices() if name.startswith("gpu-7-mig-")}
         until("the partitions are offered", lambda: len(partitions()) == 6, 20)
@@ -229,18 +230,18 @@ class DraChecks:
         print(f"   the Pod runs after {(time.monotonic() - started) * 1000:.0f} ms", flush=True)
         [names] = self.held().values()
         assert len(names) == 2 and "gpu-7-mig-3g40gb-9-4" in names, names
-        made = {mig["uuid"] for mig in self.node.gpu(7)["mig"]} - {other}
-        assert len(made) == 2, self.node.gpu(7)
+        made = migs() - {other}
+        assert len(made) == 2, made
         nodes = {node for line in self.checks.cdi.words(pod, "node") for node in line}
         assert len([node for node in nodes if "nvidia-caps" in node]) == 4, nodes
         # A killed agent knows them again.
         self.node.stop_agent(9)
         self.start_with("{devices: [7], dynamicMig: {profiles: [1g.10gb, 3g.40gb]}}")
         until("the agent has registered", lambda: len(partitions()) == 6, 20)
-        assert made < {mig["uuid"] for mig in self.node.gpu(7)["mig"]}
+        assert migs() == made | {other}
         assert [item["metadata"]["resourceVersion"] for item in self.shown()] == before, "making them changes no slice"
         self.end_pods()
-        until("only the other program's is left", lambda: [mig["uuid"] for mig in self.node.gpu(7)["mig"]] == [other], 20)
+        until("only the other program's is left", lambda: migs() == {other}, 20)
         assert [item["metadata"]["resourceVersion"] for item in self.shown()] == before, "removing them changes no slice"
         self.write_config()
         self.node.change_mig("whole", 7)

@@ -118,7 +118,12 @@ AgentPorts Devices::make_ports() {
               done(holders ? std::move(*holders) : Holders());
             });
           },
-      .read_files = read_driver_files,
+      .read_files =
+          [this](const auto& config) {
+            auto files = read_driver_files(config);
+            if (files.compute_problem.empty()) files.compute_problem = cdi_.compute_problem();
+            return files;
+          },
       .mps_health = [this](const auto& specs) { return mps_.apply_daemons(specs, node_.config); },
       .cdi_names = [this](const auto& snapshot) { return cdi_.update_specs(snapshot, node_.config); },
       .loads = node_.loads,

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "agent/resources/device_nodes.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/process.h"
@@ -69,6 +70,7 @@ std::optional<std::set<std::string>> CdiController::update_specs(const inventory
                                                                  const config::Config& config) {
   if (!uses_cdi(config)) {
     reported_error_.clear();
+    compute_problem_.clear();
     return std::nullopt;
   }
   std::string key = spec_inputs_key(snapshot, config);
@@ -96,6 +98,8 @@ void CdiController::start_writing() {
     write_again_ = true;
     return;
   }
+  const auto root = find_device_root(*config_);
+  begun_problem_ = root ? find_compute_problem(*root) : "";
   const auto work = [this, alive = lifetime_.watch(), relay = relay_, writer = writer_, snapshot = snapshot_,
                      config = config_] {
     relay->post_to_loop([this, alive, result = writer(*snapshot, *config)] {
@@ -116,11 +120,12 @@ void CdiController::on_written(CdiWriteResult result) {
     reported_error_ = error;
     if (result.error) reporter_.report_event(Reporter::Severity::kWarning, "CdiSpecFailed", error);
   }
-  bool notify = false;
+  bool notify = !result.error && begun_problem_ != compute_problem_;
+  if (notify) compute_problem_ = begun_problem_;
   if (std::exchange(write_again_, false)) {
     start_writing();
   } else {
-    notify = std::exchange(notify_after_write_, false);
+    notify |= std::exchange(notify_after_write_, false);
     if (result.error) write_timer_ = loop_.after(kSpecWriteRetry, [this] { start_writing(); });
   }
   watch_directories(result.directories);

@@ -38,7 +38,7 @@ class CdiController {
   // Writes all specs of the config. Blocks on the disk: called on a thread of its own, one call at a time.
   // Never fails as a whole.
   using Writer = std::function<CdiWriteResult(const inventory::Snapshot&, const config::Config&)>;
-  // `changed` is called from the loop when names or last_error() differ.
+  // `changed` is called from the loop when names, compute_problem() or last_error() differ.
   CdiController(Loop& loop, Reporter& reporter, std::function<void()> changed, Writer writer);
   ~CdiController();
   CdiController(const CdiController&) = delete;
@@ -50,6 +50,10 @@ class CdiController {
   // Writes the specs again because device nodes have changed, then calls `changed` even if the names are the
   // same. Returns false, and does nothing, if CDI is not used or nothing has been written yet.
   bool rewrite_specs(const config::Config& config);
+
+  // Why no container could use CUDA when the specs on disk were begun (device_nodes.h): a device node that
+  // has come since is not in them. Empty: none, or CDI is not used.
+  const std::string& compute_problem() const { return compute_problem_; }
 
   // Why the newest specs are not on disk, one line; empty if they are, or CDI is not used.
   const std::string& last_error() const { return reported_error_; }
@@ -72,6 +76,7 @@ class CdiController {
   bool notify_after_write_ = false;  // whatever the names are
   std::set<std::string> names_;
   std::string reported_error_;
+  std::string begun_problem_, compute_problem_;  // of the write in progress; of the specs on disk
   std::vector<std::string> directories_;
   std::vector<Subscription> watches_;
   Subscription write_timer_;

@@ -150,6 +150,26 @@ TEST_F(CdiControllerTest, WritesAgainWhenDeviceNodesChange) {
   EXPECT_FALSE(controller_.rewrite_specs(config_));
 }
 
+// A node that comes while the specs are written is in those of the next write.
+TEST_F(CdiControllerTest, KnowsWhatTheSpecsOnDiskWereBegunWithout) {
+  const std::string root = testing::TempDir() + "specs_without_uvm";
+  std::filesystem::remove_all(root);
+  ASSERT_TRUE(make_directories(root + "/dev"));
+  ASSERT_TRUE(write_file_atomic(root + "/dev/nvidiactl", ""));
+  config_.flags.container_driver_root = root;
+  controller_.update_specs(snapshot_, config_);
+  ASSERT_TRUE(write_file_atomic(root + "/dev/nvidia-uvm", ""));
+  run_until([this] { return changes_ == 1; });
+  EXPECT_NE(controller_.compute_problem().find("/dev/nvidia-uvm is missing"), std::string::npos);
+  ASSERT_TRUE(controller_.rewrite_specs(config_));
+  run_until([this] { return changes_ == 2; });
+  EXPECT_EQ(controller_.compute_problem(), "");
+  config_.flags.device_list_strategy = {config::DeviceListStrategy::kEnvvar};
+  EXPECT_FALSE(controller_.update_specs(snapshot_, config_));
+  EXPECT_EQ(controller_.compute_problem(), "");
+  std::filesystem::remove_all(root);
+}
+
 TEST_F(CdiControllerTest, CanBeDestroyedDuringAWrite) {
   auto controller = std::make_unique<CdiController>(
       loop_, reporter_, [this] { ++changes_; },

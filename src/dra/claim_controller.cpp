@@ -231,9 +231,7 @@ Result<PreparedClaim> ClaimController::prepare_claim(Preparation& preparation) {
 // devices once the daemons serve.
 Status ClaimController::apply_record(Preparation& preparation, const ClaimRecord& record) {
   std::optional<cdi::Spec> spec;
-  const bool has_partitions = std::ranges::any_of(
-      record.devices, [](const RecordedDevice& device) { return device.partition.has_value(); });
-  if (!record.devices.empty() && !has_partitions) {
+  if (!record.devices.empty() && !record.has_partitions()) {
     GPULET_TRY_ASSIGN(spec, make_claim_spec(record, devices_->base, daemons_.mps_root()));
   }
   GPULET_TRY(check_holders(record));
@@ -244,7 +242,7 @@ Status ClaimController::apply_record(Preparation& preparation, const ClaimRecord
     records_.insert_or_assign(record.uid, record);
     update_daemons();
   }
-  if (has_partitions) {
+  if (record.has_partitions()) {
     const auto there = partitions_.check_partitions(record.uid);
     if (!there) return fail(there.error().code(), there.error().full_message(), record_subject(record));
     // With the UUIDs that are known now.
@@ -401,11 +399,7 @@ Status ClaimController::end_claim(const std::string& uid) {
     return fail(errno_error("cannot remove the CDI document of a claim", errno, path));
   }
   const auto known = records_.find(uid);
-  const bool has_partitions =
-      known != records_.end() && std::ranges::any_of(known->second.devices, [](const RecordedDevice& device) {
-        return device.partition.has_value();
-      });
-  if (!has_partitions) return forget_claim(uid);
+  if (known == records_.end() || !known->second.has_partitions()) return forget_claim(uid);
   if (!known->second.ending) {
     ClaimRecord ending = known->second;
     ending.ending = true;

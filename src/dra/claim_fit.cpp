@@ -90,11 +90,7 @@ class ClaimExplainer {
     fit.claim =
         json_text(json_member(metadata, "namespace")) + "/" + json_text(json_member(metadata, "name"));
     fit.uid = json_text(json_member(metadata, "uid"));
-    for (const auto& user : json_member(json_member(claim_, "status"), "reservedFor")) {
-      if (json_text(json_member(user, "resource")) == "pods")
-        fit.pods.push_back({json_text(json_member(metadata, "namespace")),
-                            json_text(json_member(user, "name")), json_text(json_member(user, "uid"))});
-    }
+    fit.pods = reserved_pods(claim_);
     read_requests();
     std::vector<std::string> requests;
     for (const auto& alternatives : requests_) {
@@ -382,6 +378,16 @@ Result<ClaimFit> explain_claim_fit(std::string_view claim, const std::map<std::s
   if (!json_member(json_member(parsed, "spec"), "devices").is_object())
     return fail(Code::kInvalidArgument, "is not a ResourceClaim with requests for devices");
   return ClaimExplainer(parsed, classes, slices, claims).explain_fit();
+}
+
+std::vector<PodRef> reserved_pods(const json& claim) {
+  const auto name_space = json_text(json_member(json_member(claim, "metadata"), "namespace"));
+  std::vector<PodRef> pods;
+  for (const auto& user : json_member(json_member(claim, "status"), "reservedFor")) {
+    if (json_text(json_member(user, "resource")) != "pods") continue;
+    pods.push_back({name_space, json_text(json_member(user, "name")), json_text(json_member(user, "uid"))});
+  }
+  return pods;
 }
 
 std::vector<std::string> claim_classes(std::string_view claim) {

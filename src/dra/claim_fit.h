@@ -12,6 +12,8 @@
 #include <string_view>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>  // tidy: heavy-header because it is the forward declaration
+
 #include "base/result.h"
 #include "base/types.h"
 
@@ -39,6 +41,8 @@ struct ClaimFit {
 // a claim that is none. Cost: O(devices × requests × selectors).
 Result<ClaimFit> explain_claim_fit(std::string_view claim, const std::map<std::string, std::string>& classes,
                                    std::span<const std::string> slices, std::span<const std::string> claims);
+// The Pods that the claim is reserved for.
+std::vector<PodRef> reserved_pods(const nlohmann::json& claim);
 // The DeviceClasses that the claim's requests name; none where the text is no claim.
 std::vector<std::string> claim_classes(std::string_view claim);
 

@@ -115,6 +115,11 @@ json daemons_json(const std::vector<RecordedDaemon>& daemons) {
 
 }  // namespace
 
+bool ClaimRecord::has_partitions() const {
+  return std::ranges::any_of(devices,
+                             [](const RecordedDevice& device) { return device.partition.has_value(); });
+}
+
 std::string record_json(const ClaimRecord& record) {
   json devices = json::array();
   for (const auto& device : record.devices) {

@@ -58,6 +58,8 @@ struct ClaimRecord {
   std::vector<RecordedDevice> devices;  // in the order of the claim's results
   std::vector<RecordedDaemon> daemons = {};
   bool ending = false;  // unprepared, and its partitions are still being removed
+
+  bool has_partitions() const;
   friend bool operator==(const ClaimRecord&, const ClaimRecord&) = default;
 };
 

@@ -14,8 +14,6 @@ namespace {
 
 using nlohmann::json;
 
-std::string_view trimmed(std::string_view text) { return text::trim(text); }
-
 std::optional<json> parse_literal(std::string_view text) {
   if (text == "true" || text == "false") return json(text == "true");
   if (text.size() >= 2 && (text.front() == '"' || text.front() == '\'') && text.back() == text.front()) {
@@ -71,14 +69,14 @@ std::vector<std::string> split_selector(std::string_view expression) {
     } else if (c == ')' || c == ']') {
       --depth;
     } else if (depth == 0 && (expression.substr(i).starts_with("||") || c == '?')) {
-      return {std::string(trimmed(expression))};
+      return {std::string(text::trim(expression))};
     } else if (depth == 0 && expression.substr(i).starts_with("&&")) {
-      parts.emplace_back(trimmed(expression.substr(begin, i - begin)));
+      parts.emplace_back(text::trim(expression.substr(begin, i - begin)));
       begin = i + 2;
       ++i;
     }
   }
-  parts.emplace_back(trimmed(expression.substr(begin)));
+  parts.emplace_back(text::trim(expression.substr(begin)));
   return parts;
 }
 
@@ -100,8 +98,8 @@ std::optional<bool> meets_condition(const json& device, const std::string& drive
   }
   const auto op = text.substr(at, text.substr(at + 1).starts_with('=') ? 2 : 1);
   if (op == "=" || op == "!") return std::nullopt;
-  const auto literal = parse_literal(trimmed(text.substr(at + op.size())));
-  auto left = trimmed(text.substr(0, at));
+  const auto literal = parse_literal(text::trim(text.substr(at + op.size())));
+  auto left = text::trim(text.substr(0, at));
   if (!literal) return std::nullopt;
   if (left == "device.driver")
     return literal->is_string() ? std::optional(compare_values(op, driver, literal->get<std::string>()))

@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "dra/claim_fit.h"
 #include "mps/plan.h"
 
 namespace gpulet::agent {
@@ -66,15 +67,8 @@ void DaemonNotifier::notify_pods(const DaemonNotice& notice, bool sends_events) 
 
 std::vector<PodRef> reserved_pods(std::string_view claim, const std::string& uid) {
   const auto parsed = parse_json(claim);
-  const auto& metadata = json_member(parsed, "metadata");
-  std::vector<PodRef> pods;
-  if (json_text(json_member(metadata, "uid")) != uid) return pods;
-  const auto name_space = json_text(json_member(metadata, "namespace"));
-  for (const auto& user : json_member(json_member(parsed, "status"), "reservedFor")) {
-    if (json_text(json_member(user, "resource")) != "pods") continue;
-    pods.push_back({name_space, json_text(json_member(user, "name")), json_text(json_member(user, "uid"))});
-  }
-  return pods;
+  if (json_text(json_member(json_member(parsed, "metadata"), "uid")) != uid) return {};
+  return dra::reserved_pods(parsed);
 }
 
 }  // namespace gpulet::agent

@@ -1,7 +1,6 @@
 #include "agent/dra/claim_report.h"
 
-#include <chrono>
-
+#include "agent/observe/page_json.h"
 #include "dra/device.h"
 #include "dra/device_pool.h"
 
@@ -38,19 +37,15 @@ metrics::ClaimStats claim_stats(const dra::ClaimController& controller, const st
 
 ClaimStatus claim_status(const partition::OfferSwitch& offers, const dra::ClaimController& controller,
                          std::size_t offered, const health::ClockPair& clock) {
-  const auto wall_time_of = [&](Time at) {
-    return std::chrono::round<std::chrono::seconds>(
-        clock.wall - std::chrono::duration_cast<WallTime::duration>(clock.now - at));
-  };
   ClaimStatus status{.offered = offered};
   for (const auto& [gpu, offer] : offers.offers()) {
     const auto since = offers.moving_since(gpu);
     if (!since) continue;
     const bool to_claims = offer.stage != partition::OfferStage::kLeavingClaims;
-    status.moves.push_back({gpu, to_claims, wall_time_of(*since), offer.reason});
+    status.moves.push_back({gpu, to_claims, to_wall_time(*since, clock), offer.reason});
   }
   for (const auto& [claim, since, reason] : controller.unprepared_claims())
-    status.waiting.push_back({claim.name_space, claim.name, claim.uid, wall_time_of(since), reason});
+    status.waiting.push_back({claim.name_space, claim.name, claim.uid, to_wall_time(since, clock), reason});
   return status;
 }
 

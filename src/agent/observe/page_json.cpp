@@ -15,12 +15,6 @@ namespace gpulet::agent {
 namespace {
 
 using Json = nlohmann::ordered_json;
-// Converts a time of the loop to wall time, to the second: the clocks drift by less, so that an otherwise
-// unchanged document stays the same.
-WallTime to_wall_time(Time at, const health::ClockPair& clock) {
-  return std::chrono::round<std::chrono::seconds>(
-      clock.wall - std::chrono::duration_cast<WallTime::duration>(clock.now - at));
-}
 
 std::string dump_json(const Json& document) {
   return document.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -428,6 +422,11 @@ std::map<DeviceUuid, std::vector<metrics::ProcessSample>> find_processes_outside
 }
 
 }  // namespace
+
+WallTime to_wall_time(Time at, const health::ClockPair& clock) {
+  return std::chrono::round<std::chrono::seconds>(
+      clock.wall - std::chrono::duration_cast<WallTime::duration>(clock.now - at));
+}
 
 PageState::PageState(std::string node_name, std::string version) {
   input_.node_name = std::move(node_name);

@@ -81,6 +81,10 @@ class RecentEntries {
 using RecentMoments = RecentEntries<HealthMoment, 200>;
 using RecentEvents = RecentEntries<RecentEvent, 100>;
 
+// Converts a time of the loop to wall time, to the second: the clocks drift by less, so that an otherwise
+// unchanged document stays the same.
+WallTime to_wall_time(Time at, const health::ClockPair& clock);
+
 // A health change as a line of the timeline. `view` is the one after the change; its clock gives `at`.
 HealthMoment health_moment(const health::StatusChange& change, const health::HealthView& view);
 

@@ -28,6 +28,8 @@ COMMANDS = (
     ("explain lost --service=", "explain", 0),
     ("explain fits --service=", "explain", 0),
     ("explain large --service=", "explain", 0),
+    ("explain claim/wide", "explain-claim", 0),
+    ("explain claim/waits", "explain-claim", 0),
 )
 SCHEMAS = {f"{schema}.schema.json" for _, schema, _ in COMMANDS}
 
@@ -74,6 +76,34 @@ LISTS = {
 # "lost" is on a GPU that is lost. The other two are on no node: one fits, one fits nowhere and has an annotation that is ignored.
 ASKING_PODS = {f"/api/v1/namespaces/team-a/pods/{pod['metadata']['name']}": pod
                for pod in (asking_pod("fits", 1), asking_pod("large", 5, {"gpulet.io/gpu-memory": "lots"}))}
+RESOURCE_API = "/apis/resource.k8s.io/v1"
+DRIVER = "gpu.nvidia.com"
+
+
+def claim(name, count, selector="", **status):
+    """For `count` GPUs of the class gpu.nvidia.com."""
+    exactly = {"deviceClassName": DRIVER, "allocationMode": "ExactCount", "count": count, **({"selectors": [{"cel": {"expression": selector}}]} if selector else {})}
+    return {"metadata": {"namespace": "team-a", "name": name, "uid": f"uid-{name}"}, "spec": {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}},
+            "status": status}
+
+
+def allocated(device, pod):
+    """The status of a claim that holds the device of gpu-0 for the Pod."""
+    return {"allocation": {"devices": {"results": [{"request": "gpus", "driver": DRIVER, "pool": "gpu-0", "device": device}]}},
+            "reservedFor": [{"resource": "pods", "name": pod, "uid": f"uid-{pod}"}]}
+
+
+# "wide" fits nowhere; "waits" is on gpu-0, whose agent cannot prepare it.
+CLAIMS = (claim("wide", 2, "device.attributes['gpu.nvidia.com'].uuid.matches('GPU-.*')"), claim("waits", 1, **allocated("gpu-0", "web")))
+SLICES = ({"metadata": {"name": "gpu-0-slice"}, "spec": {
+    "driver": DRIVER, "nodeName": "gpu-0", "pool": {"name": "gpu-0", "generation": 1, "resourceSliceCount": 1},
+    "devices": [{"name": name, "attributes": {"type": {"string": "gpu"}, "uuid": {"string": f"GPU-{name}"}}} for name in ("gpu-0", "gpu-1")]}},)
+CLASS = {"metadata": {"name": DRIVER}, "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}]}}
+FAILURE = {"metadata": {"name": "failure"}, "reason": "FailedPrepareDynamicResources", "message": "the GPU is held by another claim",
+           "lastTimestamp": "2026-01-01T00:00:00Z"}
+LISTS.update({f"{RESOURCE_API}/resourceslices": SLICES, f"{RESOURCE_API}/resourceclaims": CLAIMS, "/api/v1/namespaces/team-a/events": (FAILURE,)})
+OBJECTS = {**ASKING_PODS, f"{RESOURCE_API}/deviceclasses/{DRIVER}": CLASS,
+           **{f"{RESOURCE_API}/namespaces/team-a/resourceclaims/{one['metadata']['name']}": one for one in CLAIMS}}
 EXPLAIN = "/api/v1/namespaces/gpulet/services/gpulet-scheduler:9410/proxy/explain"
 
 
@@ -95,8 +125,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if query.get("labelSelector") == "pool=train":
                 items = items[1:]
             status, text = 200, json.dumps({"metadata": {"resourceVersion": "7"}, "items": items})
-        elif url.path in ASKING_PODS:
-            status, text = 200, json.dumps(ASKING_PODS[url.path])
+        elif url.path in OBJECTS:
+            status, text = 200, json.dumps(OBJECTS[url.path])
         elif url.path == EXPLAIN:
             status, text = 200, f"{query['namespace']}/{query['pod']} fits on gpu-1\n"
         self.send_response(status)
@@ -210,10 +240,13 @@ def check_explain(plugin):
 
 def check_explanations(plugin):
     """Each member of the document has a value in one of the examples: else the schema's test says little of it."""
-    found = [json.loads(plugin.run(f"{line} -o json").stdout) for line, schema, _ in COMMANDS if schema == "explain"]
-    empty = [name for name in schemas.load_schema("explain")["properties"] if not any(one[name] for one in found)]
-    members = set().union(*(node for one in found for node in one["nodes"]))
-    empty += sorted(set(schemas.load_schema("explain")["properties"]["nodes"]["items"]["properties"]) - members)
+    empty = []
+    for kind in ("explain", "explain-claim"):
+        found = [json.loads(plugin.run(f"{line} -o json").stdout) for line, schema, _ in COMMANDS if schema == kind]
+        properties = schemas.load_schema(kind)["properties"]
+        empty += [f"{kind} {name}" for name in properties if not any(one[name] for one in found)]
+        members = set().union(*(node for one in found for node in one["nodes"]))
+        empty += sorted(set(properties["nodes"]["items"]["properties"]) - members)
     return f"no example has {', '.join(empty)}" if empty else None
 
 

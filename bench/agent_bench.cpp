@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/file.h"
+#include "measure.h"
 #include "sim/demo/demo.h"
 #include "sim/state/state.h"
 
@@ -20,53 +21,13 @@ namespace gpulet::bench {
 namespace {
 
 using namespace std::chrono_literals;
-using Clock = std::chrono::steady_clock;
-using Times = std::vector<std::chrono::nanoseconds>;
 
 constexpr const char* kGpu = "nvidia.com/gpu";
 constexpr auto kPatience = 10s;
 constexpr int kStarts = 20;
 constexpr int kCalls = 200;
-constexpr auto kIdle = 30s;
-
-void row(const std::string& what, Times times, const char* bar) {
-  std::ranges::sort(times);
-  const auto at = [&](std::size_t percent) {
-    return times.empty()
-               ? std::string("none")
-               : sim::duration_text(times[std::min(times.size() - 1, times.size() * percent / 100)]);
-  };
-  std::printf("%-58s %6zu %11s %11s %11s   %s\n", what.c_str(), times.size(), at(0).c_str(), at(50).c_str(),
-              at(99).c_str(), bar);
-  std::fflush(stdout);
-}
-
-void figure(const std::string& what, const std::string& value, const char* bar) {
-  std::printf("%-58s %42s   %s\n", what.c_str(), value.c_str(), bar);
-  std::fflush(stdout);
-}
-
-std::string number(double value, const char* unit) {
-  char text[48];
-  std::snprintf(text, sizeof text, "%.1f %s", value, unit);
-  return text;
-}
-
-// Every failure ends the benchmark: a table with holes would be read as one without.
-template <class T>
-T must(Result<T> result) {
-  if (result) return std::move(*result);
-  std::cerr << "agent_bench: " << result.error().full_message() << '\n';
-  std::exit(1);
-}
-void must(const Status& status) {
-  if (status) return;
-  std::cerr << "agent_bench: " << status.error().full_message() << '\n';
-  std::exit(1);
-}
-void must(bool happened, const char* what) {
-  if (!happened) must(Status(fail(Code::kDeadlineExceeded, std::string("check failed: ") + what)));
-}
+constexpr auto kSettle = 5s;
+constexpr auto kIdle = 120s;
 
 struct Usage {
   std::chrono::nanoseconds cpu{};
@@ -96,17 +57,6 @@ Usage usage_of(pid_t process) {
   return usage;
 }
 
-// Proportional share of resident memory: pages that processes share count once. Source: smaps_rollup.
-std::pair<double, double> memory_mb(pid_t process) {
-  double resident = 0, proportional = 0;
-  std::ifstream rollup("/proc/" + std::to_string(process) + "/smaps_rollup");
-  for (std::string line; std::getline(rollup, line);) {
-    if (line.starts_with("Rss:")) resident = std::stod(line.substr(4)) / 1000;
-    if (line.starts_with("Pss:")) proportional = std::stod(line.substr(4)) / 1000;
-  }
-  return {resident, proportional};
-}
-
 class Bench {
  public:
   explicit Bench(std::string bin) : bin_(std::move(bin)) {}
@@ -118,6 +68,7 @@ class Bench {
                 std::thread::hardware_concurrency(), "what", "count", "min", "p50", "p99", "bar");
     starts();
     steady();
+    idle();
     for (const char* machine : {"dgx1-v100", "hgx-h100", "dgx2-v100"}) preferred_sizes(machine);
     replicas();
     config_changes();
@@ -191,7 +142,6 @@ class Bench {
     row("Allocate 8", admit(*stage, kGpu, 8, "Allocate", kCalls), "≤ 0.15 / 0.35–0.5 ms");
     kubelet_back(*stage);
     faults(*stage);
-    idle(*stage);
   }
 
   static void kubelet_back(sim::SimulatedNode& stage) {
@@ -231,12 +181,19 @@ class Bench {
     row("fault cleared → Healthy at the kubelet", back, "");
   }
 
-  static void idle(sim::SimulatedNode& stage) {
-    const auto before = usage_of(stage.agent_id());
-    stage.kubelet().wait_for([](const auto&) { return false; }, kIdle);
-    const auto after = usage_of(stage.agent_id());
+  // An agent with its defaults that nothing has happened to. Two minutes hold several periods of each of its
+  // timers, so that where the window begins does not matter.
+  void idle() {
+    auto stage = this->stage("hgx-h100");
+    must(stage->start_agent());
+    ready(*stage, kGpu, 8);
+    const auto pass = [&](auto time) { stage->kubelet().wait_for([](const auto&) { return false; }, time); };
+    pass(kSettle);
+    const auto before = usage_of(stage->agent_id());
+    pass(kIdle);
+    const auto after = usage_of(stage->agent_id());
     const double minutes = std::chrono::duration<double>(kIdle).count() / 60;
-    const auto [resident, proportional] = memory_mb(stage.agent_id());
+    const auto [resident, proportional] = memory_mb(stage->agent_id());
     figure("resident memory (driver's library included)", number(resident, "MB"), "≤ 20 MB");
     figure("resident memory, shared pages by share", number(proportional, "MB"), "");
     figure("threads, the listener child's included", std::to_string(after.threads), "");

@@ -10,9 +10,9 @@
 
 namespace gpulet::nvml {
 
-// Timeout of one wait: 60 wake-ups a minute. It bounds how long the thread outlives its waiter, and so
+// Timeout of one wait: 30 wake-ups a minute. It bounds how long the thread outlives its waiter, and so
 // how long a release of the driver takes, as nothing is documented to end a wait early.
-inline constexpr std::chrono::milliseconds kEventWaitTimeout{1000};
+inline constexpr std::chrono::milliseconds kEventWaitTimeout{2000};
 // Events that the loop has not handled yet. At this limit the thread stops reading from the driver.
 // Equal pending events are merged.
 inline constexpr std::size_t kMaxPendingEvents = 256;

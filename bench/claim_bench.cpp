@@ -2,7 +2,8 @@
 // kubelet of gRPC calls on its sockets, and an API server on this machine. Prints one table; bench/README.md
 // explains each row and its limit.
 //
-//   claim_bench BIN    BIN: the directory of gpulet and gpulet-sim, as built by `make build`
+//   claim_bench BIN SLICES    BIN: the directory of gpulet and gpulet-sim, as built by `make build`
+//                             SLICES: the file to write the ResourceSlices to, for allocator_bench.py
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -121,7 +122,7 @@ class Bench {
   explicit Bench(const std::string& bin)
       : node_(must(sim::SimulatedNode::start_node("hgx-h100", bin))), server_(node_->directory()) {}
 
-  void run() {
+  void run(const std::string& slices_file) {
     std::printf("%-58s %6s %11s %11s %11s   %s\n", "claims", "count", "min", "p50", "p99", "bar");
     without_claims();
     starts();
@@ -129,6 +130,7 @@ class Bench {
     slow_claim();
     deletions();
     faults();
+    must(write_file_atomic(slices_file, server_.slices().list_json()));
   }
 
  private:
@@ -332,10 +334,10 @@ class Bench {
 }  // namespace gpulet::bench
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::cerr << "usage: claim_bench BIN\n";
+  if (argc != 3) {
+    std::cerr << "usage: claim_bench BIN SLICES\n";
     return 2;
   }
-  gpulet::bench::Bench(argv[1]).run();
+  gpulet::bench::Bench(argv[1]).run(argv[2]);
   return 0;
 }

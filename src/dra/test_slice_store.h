@@ -70,6 +70,11 @@ class SliceStore {
     for (const auto& [name, object] : objects_) names.push_back(name);
     return names;
   }
+  // A ResourceSliceList.
+  std::string list_json() {
+    std::lock_guard lock(mutex_);
+    return list().body;
+  }
   std::size_t size() {
     std::lock_guard lock(mutex_);
     return objects_.size();

@@ -282,6 +282,22 @@ def no_driver_is_said_with_the_next_step(bench):
     view.waits("() => document.getElementById('problems').innerText.includes('Next step: run gpulet doctor')")
 
 
+@check
+def claims_that_wait_and_gpus_that_move_are_said(bench):
+    view = bench.view()
+    assert not view.page.locator("#claims").is_visible()
+    gpu = bench.node["gpus"][3]
+    bench.server.tell("node", {**bench.node, "claims": {
+        "offered": 7, "waiting": [{"namespace": "team", "name": "a", "uid": "u", "since": 1, "reason": "the MPS control daemon starts"}],
+        "moves": [{"gpu": gpu["uuid"], "to": "claims", "since": 1, "reason": "is offered by claims when Pod team/b ends"}]}})
+    view.waits("() => document.querySelectorAll('#claims li').length === 2")
+    lines = view.page.locator("#claims li").all_inner_texts()
+    assert lines == ["claim team/a is not prepared: the MPS control daemon starts",
+                     f"GPU {gpu['index']} is offered by claims when Pod team/b ends"], lines
+    bench.server.tell("node", bench.node)
+    view.waits("() => document.getElementById('claims').hidden")
+
+
 def violations(view):
     view.page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
     view.page.evaluate(AXE)

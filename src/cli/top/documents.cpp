@@ -153,6 +153,21 @@ TopPodName parse_pod_name(const Document& object) {
   return {text_field(object, "namespace"), text_field(object, "pod")};
 }
 
+// Of the member "claims" (agent/observe/claim_status.h).
+std::vector<std::string> parse_claim_lines(const Document& claims, const std::vector<TopGpu>& gpus) {
+  std::vector<std::string> lines;
+  for_each_object(claims, "waiting", [&](const Document& claim) {
+    lines.push_back("claim " + text_field(claim, "namespace") + "/" + text_field(claim, "name") +
+                    " is not prepared: " + text_field(claim, "reason"));
+  });
+  for_each_object(claims, "moves", [&](const Document& move) {
+    const std::string uuid = text_field(move, "gpu");
+    const auto gpu = std::ranges::find(gpus, uuid, &TopGpu::uuid);
+    lines.push_back("GPU " + (gpu != gpus.end() ? gpu->index : uuid) + " " + text_field(move, "reason"));
+  });
+  return lines;
+}
+
 std::optional<double> sum_of_known(std::optional<double> a, std::optional<double> b) {
   return a && b ? std::optional(*a + *b) : std::nullopt;
 }
@@ -181,6 +196,7 @@ Result<TopNode> parse_top_node(std::string_view text) {
                               text_field(holder, "device") != uuid});
     });
   });
+  node.claims = parse_claim_lines(json_field(document, "claims"), node.gpus);
   return node;
 }
 

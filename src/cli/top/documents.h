@@ -52,7 +52,8 @@ struct TopHolder {
 struct TopNode {
   std::string name, driver, cuda;
   std::vector<std::string> problems;
-  std::vector<TopGpu> gpus;  // in the node's order, without metrics and Pods
+  std::vector<std::string> claims;  // what waits: "claim team/a is not prepared: …", "GPU 3 is offered by …"
+  std::vector<TopGpu> gpus;         // in the node's order, without metrics and Pods
   std::vector<TopHolder> holders;
 };
 struct TopSample {

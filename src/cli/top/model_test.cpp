@@ -183,11 +183,13 @@ TEST(TopModel, RejectsInvalidDocumentsAndKeepsTheLast) {
 
 TEST(TopModel, LeavesOutFieldsOfUnexpectedTypes) {
   TopModel model;
-  ASSERT_TRUE(model.apply_node_document(R"({"name":7,"driver":[],"problems":[1,"two"],"gpus":[7,null,
+  ASSERT_TRUE(model.apply_node_document(
+      R"({"name":7,"driver":[],"problems":[1,"two"],"claims":{"moves":[3],"waiting":7},"gpus":[7,null,
     {"index":-1,"uuid":["x"],"model":"a\u001b[2Jb\u00e9","memory":"much","mig":{"devices":[0,{"start":1e300}]},
      "holders":[3,{"uuid":4}]}]})"));
   EXPECT_EQ(model.node_document()->name, "");
   EXPECT_EQ(model.node_document()->problems, Texts{"two"});
+  EXPECT_EQ(model.node_document()->claims, Texts{});
   const auto gpus = model.gpu_rows(default_query(TopTab::kGpus));
   ASSERT_EQ(gpus.size(), 1u);
   EXPECT_EQ(gpus[0].index, "0");

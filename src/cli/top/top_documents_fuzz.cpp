@@ -49,6 +49,10 @@ void check_device(const TopDevice& device) {
 void check_node(const TopNode& node) {
   for (const auto* text : {&node.name, &node.driver, &node.cuda}) check_text(*text);
   for (const auto& problem : node.problems) check_text(problem);
+  for (const auto& claim : node.claims) {
+    if (claim.size() > 4 * kMaxShownText) std::abort();  // of up to three texts
+    check_text(claim.substr(0, kMaxShownText));
+  }
   for (const auto& gpu : node.gpus) {
     check_device(gpu);
     if (!gpu.mig && !gpu.slices.empty()) std::abort();

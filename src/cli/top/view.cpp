@@ -84,6 +84,8 @@ std::vector<TopLine> status_lines(const TopModel& model, const TopView& view) {
     constexpr std::size_t kMostProblems = 3;
     for (std::size_t i = 0; i < std::min(node->problems.size(), kMostProblems); ++i)
       lines.push_back({{node->problems[i], TopTone::kWarn}});
+    for (std::size_t i = 0; i < std::min(node->claims.size(), kMostProblems); ++i)
+      lines.push_back({{node->claims[i], TopTone::kWarn}});
   }
   return lines;
 }
@@ -333,8 +335,11 @@ std::string render_top_json(const TopModel& model, const TopView& view) {
   Json document = Json::object();
   if (const auto at = model.sampled_at()) document["at"] = *at;
   if (const auto* node = model.node_document()) {
-    document.update(
-        {{"node", node->name}, {"driver", node->driver}, {"cuda", node->cuda}, {"problems", node->problems}});
+    document.update({{"node", node->name},
+                     {"driver", node->driver},
+                     {"cuda", node->cuda},
+                     {"problems", node->problems},
+                     {"claims", node->claims}});
   }
   for (const char* list : {"gpus", "pods", "processes"}) document[list] = Json::array();
   for (const auto& gpu : model.gpu_rows(tab_query(view, TopTab::kGpus))) {

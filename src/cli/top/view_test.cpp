@@ -243,6 +243,30 @@ TEST(TopView, ShowsProblems) {
   EXPECT_NE(text.find("no sample yet\ndriver: not there\n"), std::string::npos) << text;
 }
 
+TEST(TopView, ShowsClaimsThatWaitAndGpusThatMove) {
+  auto document = nlohmann::json::parse(node_document_text());
+  const std::string uuid = document["gpus"][3]["uuid"];
+  document["claims"] = {
+      {"offered", 7}, {"waiting", nlohmann::json::array()}, {"moves", nlohmann::json::array()}};
+  document["claims"]["waiting"].push_back({{"namespace", "team"},
+                                           {"name", "a"},
+                                           {"uid", "u"},
+                                           {"since", 1},
+                                           {"reason", "the MPS control daemon starts"}});
+  document["claims"]["moves"].push_back(
+      {{"gpu", uuid}, {"reason", "is offered by claims when Pod team/b ends"}});
+  document["claims"]["moves"].push_back({{"gpu", "GPU-gone"}, {"reason", "is offered later"}});
+  TopModel model;
+  ASSERT_TRUE(model.apply_node_document(document.dump()));
+  const auto text = screen_text(model, make_view(120));
+  EXPECT_NE(text.find("\nclaim team/a is not prepared: the MPS control daemon starts\n"
+                      "GPU 3 is offered by claims when Pod team/b ends\nGPU GPU-gone is offered later\n"),
+            std::string::npos)
+      << text;
+  const auto json = nlohmann::json::parse(render_top_json(model, make_view(120)));
+  EXPECT_EQ(json["claims"][1], "GPU 3 is offered by claims when Pod team/b ends");
+}
+
 TEST(TopView, ShowsWhyAGpuIsExcluded) {
   const std::string why = "is excluded by the rule at x.yaml:3:5";
   auto document = nlohmann::json::parse(node_document_text());

@@ -299,6 +299,13 @@ function whyEmpty() {
   return [make('p', {}, say('The driver shows no GPU.')), nextStep()];
 }
 
+function claimLines() {
+  const { waiting = [], moves = [] } = node.claims || {};
+  const indexes = new Map(node.gpus.map((gpu) => [gpu.uuid, gpu.index]));
+  return [...waiting.map((claim) => say('claim {0} is not prepared: {1}', `${claim.namespace}/${claim.name}`, claim.reason)),
+          ...moves.map((move) => `GPU ${indexes.get(move.gpu) ?? move.gpu} ${move.reason}`)];
+}
+
 function takeNode(next) {
   const before = new Map((node ? node.gpus : []).map((gpu) => [gpu.uuid, gpu.state]));
   node = next;
@@ -311,6 +318,9 @@ function takeNode(next) {
   byId('problems').hidden = node.problems.length === 0;
   redraw(byId('problems'), [node.problems, node.gpus.length > 0], () => node.problems.map((text) =>
     make('li', {}, text, ...(isDriverProblem(text) && node.gpus.length > 0 ? [nextStep()] : []))));
+  const claims = claimLines();
+  byId('claims').hidden = claims.length === 0;
+  redraw(byId('claims'), claims, () => claims.map((text) => make('li', {}, text)));
   byId('empty').hidden = node.gpus.length > 0;
   redraw(byId('empty'), [node.driver.version, node.problems.filter(isDriverProblem)], whyEmpty);
   const uuids = new Set();

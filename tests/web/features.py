@@ -192,8 +192,9 @@ def faulty_links_are_on_the_topology(bench):
     view.waits("(u) => document.querySelector(`[data-traffic='${u}']`).dataset.fault === 'down'", argument=uuid[2])
     for index, fault in ((3, "errors"), (4, "none"), (5, "none")):
         assert view.page.locator(f"[data-traffic='{uuid[index]}']").get_attribute("data-fault") == fault, index
-    assert view.page.locator(f"[data-links='{uuid[2]}']").text_content() == "17 of 18 links up"
-    assert view.page.locator(f"[data-links='{uuid[3]}']").text_content() == "18 of 18 links up, errors on link 5"
+    for index, text, details in ((2, "17 of 18 links", "17 of 18 links up"), (3, "link errors", "18 of 18 links up, errors on link 5")):
+        assert view.page.locator(f"[data-links='{uuid[index]}']").text_content() == text + details, index
+        assert view.page.locator(f"[data-links='{uuid[index]}'] title").text_content() == details, index
     assert view.page.locator("[data-links]").count() == 2
     # Direct links: the line between the two GPUs.
     for gpu in node["gpus"]:

@@ -62,7 +62,7 @@ TEST(HealthView, CountsLinks) {
   const auto links = [&] {
     return build_health_view(feed.machine, feed.there, {feed.now, {}}).find(make_scope("GPU-0"))->links;
   };
-  EXPECT_EQ(links(), LinkCounts{});
+  EXPECT_EQ(links(), (LinkCounts{2, 2})) << "the feed's own readings";
   // The third is not connected.
   feed.machine.add_evidence(
       {make_scope("GPU-0"), feed.now, NvLinkReading{{{0, true, 0}, {1, true, 0}, {2, false, 0}}}});

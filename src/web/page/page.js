@@ -234,7 +234,8 @@ function picture() {
     const [x, at] = places.get(gpu.index);
     shapes.push(make('svg:circle', { class: 'node', 'data-tone': tone(gpu.state), cx: x, cy: at, r: 24 }),
       make('svg:text', { x, y: at }, `GPU ${gpu.index}`), make('svg:text', { class: 'rate', 'data-rate': gpu.uuid, x, y: at + 34 }));
-    if (linkFault(gpu) !== 'none') shapes.push(make('svg:text', { class: 'rate', 'data-links': gpu.uuid, x, y: at - 31 }, linkText(gpu)));
+    if (linkFault(gpu) !== 'none') shapes.push(make('svg:text', { class: 'rate', 'data-links': gpu.uuid, x, y: at - 31 },
+      linkFault(gpu) === 'down' ? say('{0} of {1} links', gpu.nvlinks.up, gpu.nvlinks.all) : say('link errors'), make('svg:title', {}, linkText(gpu))));
   }
   const text = switched.length > 0 ? say('{0} GPUs on {1} NUMA nodes, {2} of them on NVSwitch', gpus.length, groups.length, switched.length)
     : say('{0} GPUs on {1} NUMA nodes', gpus.length, groups.length);

@@ -273,6 +273,14 @@ def node():
     # As in DCGM: not a counter, but a rate in thousands of KiB per second.
     board.graph("NVLink", "Both directions of all links.", (f"max by (gpu) (DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL{{{gpus}}}) * 1024e3", "GPU {{gpu}}"),
                 unit="Bps", width=8, min=0)
+    board.row("NVLinks")
+    link = "GPU {{gpu}} link {{link}}"
+    board.graph("Data sent", "Of each link: with gpulet.metrics.nvlinks.",
+                (f"sum by (gpu, link) (rate(gpulet_nvlink_transmitted_bytes_total{{{gpus}}}[$__rate_interval]))", link), unit="Bps", width=8, min=0)
+    board.graph("Data received", "Of each link.",
+                (f"sum by (gpu, link) (rate(gpulet_nvlink_received_bytes_total{{{gpus}}}[$__rate_interval]))", link), unit="Bps", width=8, min=0)
+    board.graph("Link errors", "Of each link since the driver was loaded, by kind.",
+                (f"sum by (gpu, link, kind) (gpulet_nvlink_errors_total{{{gpus}}}) > 0", link + " {{kind}}"), width=8, min=0, decimals=0)
     board.row("Pods")
     pods = f'{gpus},pod!=""'
     board.graph("GPUs used", "By Pod, also on shared GPUs.", (f"sum by (namespace, pod) (podgpu:gpulet_busy:rate5m{{{gpus}}})", "{{namespace}}/{{pod}}"),

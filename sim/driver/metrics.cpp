@@ -3,12 +3,9 @@
 // pairs.
 #include <algorithm>
 #include <chrono>
-#include <limits>
-#include <memory>
 
 #include "sim/driver/call.h"
 #include "sim/state/counters.h"
-#include "sim/state/mig.h"
 
 using namespace gpulet::sim;
 
@@ -58,6 +55,13 @@ constexpr LinkRange kLinkRanges[] = {
 constexpr unsigned int kLinksInRange = 6;
 constexpr unsigned int kAllLinks = 0xffffffff;
 
+// NVLink 5 counts packets; the error counters before it are not supported any more, and the other way round.
+constexpr unsigned int kNvLink5 = 7;
+bool counts_packets(const Gpu& gpu) {
+  return std::any_of(std::begin(gpu.links), std::end(gpu.links),
+                     [](const NvLink& link) { return link.present != 0 && link.version >= kNvLink5; });
+}
+
 template <class Read>
 FieldResult link_counter(const Gpu& gpu, unsigned int link, Read read) {
   const NvLink* found = nullptr;
@@ -88,6 +92,7 @@ bool traffic_field(const Gpu& gpu, unsigned int field, unsigned int scope, Field
 // Reads a field of kLinkRanges. Returns false for other fields.
 bool link_field(const Gpu& gpu, unsigned int field, FieldResult* answer) {
   for (const LinkRange& range : kLinkRanges) {
+    const bool is_speed = range.first == NVML_FI_DEV_NVLINK_SPEED_MBPS_L0;
     if (field >= range.first && field < range.first + kLinksInRange) {
       *answer = link_counter(gpu, field - range.first, range.read);
     } else if (field >= range.second && field < range.second + kLinksInRange) {
@@ -97,9 +102,52 @@ bool link_field(const Gpu& gpu, unsigned int field, FieldResult* answer) {
     } else {
       continue;
     }
+    if (!is_speed && counts_packets(gpu)) *answer = {};
     return true;
   }
   return false;
+}
+
+// Counters of NVLink 5. Packets have 256 bytes; every recovery succeeds.
+bool packet_field(const Gpu& gpu, unsigned int field, unsigned int scope, FieldResult* answer) {
+  constexpr std::uint64_t kKib = 1024, kPacketsOfKib = 4;
+  const auto traffic = [&gpu](const NvLink& link) { return link_traffic(gpu, link, monotonic_ns()); };
+  const auto count = [&](auto read) {
+    const NvLink* found = nullptr;
+    if (const auto missing = find_link(gpu, scope, &found)) {
+      *answer = error_result(missing);
+    } else {
+      *answer = counts_packets(gpu) ? counter_result(read(*found)) : FieldResult{};
+    }
+    return true;
+  };
+  switch (field) {
+    case NVML_FI_DEV_NVLINK_COUNT_XMIT_PACKETS:
+      return count([&](const NvLink& link) { return traffic(link).transmitted_kib * kPacketsOfKib; });
+    case NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES:
+      return count([&](const NvLink& link) { return traffic(link).transmitted_kib * kKib; });
+    case NVML_FI_DEV_NVLINK_COUNT_RCV_PACKETS:
+      return count([&](const NvLink& link) { return traffic(link).received_kib * kPacketsOfKib; });
+    case NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES:
+      return count([&](const NvLink& link) { return traffic(link).received_kib * kKib; });
+    case NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS:
+    case NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS:
+      return count([](const NvLink& link) { return link.crc_flit_errors + link.crc_data_errors; });
+    case NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS:
+    case NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS:
+      return count([](const NvLink& link) { return link.recovery_errors; });
+    case NVML_FI_DEV_NVLINK_COUNT_MALFORMED_PACKET_ERRORS:
+    case NVML_FI_DEV_NVLINK_COUNT_BUFFER_OVERRUN_ERRORS:
+    case NVML_FI_DEV_NVLINK_COUNT_RCV_REMOTE_ERRORS:
+    case NVML_FI_DEV_NVLINK_COUNT_RCV_GENERAL_ERRORS:
+    case NVML_FI_DEV_NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS:
+    case NVML_FI_DEV_NVLINK_COUNT_XMIT_DISCARDS:
+    case NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS:
+    case NVML_FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS:
+      return count([](const NvLink&) { return std::uint64_t{0}; });
+    default:
+      return false;
+  }
 }
 
 // Fields whose scope is a link.
@@ -136,6 +184,9 @@ bool scoped_link_field(const Gpu& gpu, unsigned int field, unsigned int scope, F
   const NvLink* found = nullptr;
   const nvmlReturn_t missing = find_link(gpu, scope, &found);
   *answer = missing != NVML_SUCCESS ? error_result(missing) : unsigned_result(read(*found));
+  const bool is_error =
+      field >= NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY && field <= NVML_FI_DEV_NVLINK_ERROR_DL_CRC;
+  if (is_error && missing == NVML_SUCCESS && counts_packets(gpu)) *answer = {};
   return true;
 }
 
@@ -238,7 +289,8 @@ FieldResult power_or_limit(const Gpu& gpu, unsigned int field) {
 FieldResult read_field(const Gpu& gpu, unsigned int field, unsigned int scope) {
   FieldResult answer;
   if (ecc_field(gpu, field, &answer) || link_field(gpu, field, &answer) ||
-      scoped_link_field(gpu, field, scope, &answer) || traffic_field(gpu, field, scope, &answer))
+      scoped_link_field(gpu, field, scope, &answer) || packet_field(gpu, field, scope, &answer) ||
+      traffic_field(gpu, field, scope, &answer))
     return answer;
   switch (field) {
     case NVML_FI_DEV_MEMORY_TEMP:
@@ -294,171 +346,6 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldV
     store_result(known ? read_field(call.gpu_state(), field.fieldId, field.scopeId)
                        : error_result(NVML_ERROR_INVALID_ARGUMENT),
                  &field);
-  }
-  return NVML_SUCCESS;
-}
-
-// GPU performance monitoring (GPM). Real monitors count cycles between two samples; here a sample stores the
-// current load, and a metric is the mean of its two samples.
-
-// The target of a sample handle.
-struct nvmlGpmSample_st {
-  bool taken;
-  bool of_instance;
-  std::uint64_t when_ns;
-  double busy;                             // percent of the time, of the GPU or the GPU instance
-  double memory;                           // percent of the bandwidth
-  double transmitted_kbps, received_kbps;  // PCIe
-  std::uint64_t nvlink_transmitted_kib, nvlink_received_kib;
-};
-
-namespace {
-
-constexpr double kKilobyte = 1000;
-constexpr double kMebibyte = 1 << 20;
-constexpr double kNanosecondsInSecond = 1e9;
-
-// The load of a training job: the share of busy time for each part of the GPU.
-struct MetricShare {
-  unsigned int metric;
-  double share;
-};
-constexpr MetricShare kParts[] = {
-    {NVML_GPM_METRIC_GRAPHICS_UTIL, 1},      {NVML_GPM_METRIC_SM_UTIL, 0.9},
-    {NVML_GPM_METRIC_SM_OCCUPANCY, 0.5},     {NVML_GPM_METRIC_INTEGER_UTIL, 0.2},
-    {NVML_GPM_METRIC_ANY_TENSOR_UTIL, 0.6},  {NVML_GPM_METRIC_DFMA_TENSOR_UTIL, 0},
-    {NVML_GPM_METRIC_HMMA_TENSOR_UTIL, 0.6}, {NVML_GPM_METRIC_DMMA_TENSOR_UTIL, 0},
-    {NVML_GPM_METRIC_IMMA_TENSOR_UTIL, 0},   {NVML_GPM_METRIC_FP64_UTIL, 0},
-    {NVML_GPM_METRIC_FP32_UTIL, 0.25},       {NVML_GPM_METRIC_FP16_UTIL, 0.1},
-};
-
-// One of eight decoders and eight JPEG engines, or the optical flow engine.
-bool is_video_engine(unsigned int metric) {
-  return (metric >= NVML_GPM_METRIC_NVDEC_0_UTIL && metric <= NVML_GPM_METRIC_NVDEC_7_UTIL) ||
-         (metric >= NVML_GPM_METRIC_NVJPG_0_UTIL && metric <= NVML_GPM_METRIC_NVJPG_7_UTIL) ||
-         metric == NVML_GPM_METRIC_NVOFA_0_UTIL;
-}
-
-bool has_monitors(const Gpu& gpu) { return gpu.architecture >= NVML_DEVICE_ARCH_HOPPER; }
-
-void take_sample(const Gpu& gpu, nvmlGpmSample_t sample) {
-  *sample = {};
-  sample->taken = true;
-  sample->when_ns = monotonic_ns();
-  sample->busy = gpu.utilization_gpu;
-  sample->memory = gpu.utilization_memory;
-  sample->transmitted_kbps = gpu.pcie_tx_kbps;
-  sample->received_kbps = gpu.pcie_rx_kbps;
-  for (const NvLink& link : gpu.links) {
-    const LinkTraffic traffic = link_traffic(gpu, link, sample->when_ns);
-    sample->nvlink_transmitted_kib += traffic.transmitted_kib;
-    sample->nvlink_received_kib += traffic.received_kib;
-  }
-}
-
-double mean_share(double first, double second) { return (first + second) / 2; }
-
-// Returns MiB/s from a counter of KiB.
-double counter_rate(std::uint64_t first, std::uint64_t second, double seconds) {
-  if (seconds <= 0 || second < first) return std::numeric_limits<double>::quiet_NaN();
-  return static_cast<double>(second - first) / 1024 / seconds;
-}
-
-nvmlReturn_t compute_metric(const nvmlGpmSample_st& first, const nvmlGpmSample_st& second,
-                            nvmlGpmMetric_t* metric) {
-  const double seconds = second.when_ns < first.when_ns
-                             ? 0
-                             : static_cast<double>(second.when_ns - first.when_ns) / kNanosecondsInSecond;
-  for (const MetricShare& part : kParts) {
-    if (part.metric != metric->metricId) continue;
-    metric->value = mean_share(first.busy, second.busy) * part.share;
-    return NVML_SUCCESS;
-  }
-  if (metric->metricId == NVML_GPM_METRIC_DRAM_BW_UTIL) {
-    metric->value = mean_share(first.memory, second.memory);
-    return NVML_SUCCESS;
-  }
-  if (is_video_engine(metric->metricId)) return NVML_SUCCESS;  // idle
-  // The bus and the links belong to the whole GPU.
-  if (second.of_instance) return NVML_ERROR_NOT_SUPPORTED;
-  switch (metric->metricId) {
-    case NVML_GPM_METRIC_PCIE_TX_PER_SEC:
-      metric->value = mean_share(first.transmitted_kbps, second.transmitted_kbps) * kKilobyte / kMebibyte;
-      return NVML_SUCCESS;
-    case NVML_GPM_METRIC_PCIE_RX_PER_SEC:
-      metric->value = mean_share(first.received_kbps, second.received_kbps) * kKilobyte / kMebibyte;
-      return NVML_SUCCESS;
-    case NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC:
-      metric->value = counter_rate(first.nvlink_transmitted_kib, second.nvlink_transmitted_kib, seconds);
-      return NVML_SUCCESS;
-    case NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC:
-      metric->value = counter_rate(first.nvlink_received_kib, second.nvlink_received_kib, seconds);
-      return NVML_SUCCESS;
-    default:
-      return NVML_ERROR_NOT_SUPPORTED;
-  }
-}
-
-}  // namespace
-
-nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlGpmSupport_t* support) {
-  const GpuCall call(device);
-  if (const auto error = call.entry_error(support)) return error;
-  if (support->version != NVML_GPM_SUPPORT_VERSION) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-  support->isSupportedDevice = has_monitors(call.gpu_state()) ? 1 : 0;
-  return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlGpmSampleAlloc(nvmlGpmSample_t* sample) {
-  if (const auto error = enter_driver()) return error;
-  if (sample == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
-  *sample = std::make_unique<nvmlGpmSample_st>().release();
-  return NVML_SUCCESS;
-}
-
-// Frees client memory, so it works without a driver.
-nvmlReturn_t nvmlGpmSampleFree(nvmlGpmSample_t sample) {
-  if (sample == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
-  const std::unique_ptr<nvmlGpmSample_st> owned(sample);
-  return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t sample) {
-  const GpuCall call(device);
-  if (const auto error = call.entry_error(sample)) return error;
-  if (!has_monitors(call.gpu_state())) return NVML_ERROR_NOT_SUPPORTED;
-  take_sample(call.gpu_state(), sample);
-  return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t device, unsigned int gpu_instance, nvmlGpmSample_t sample) {
-  const GpuCall call(device);
-  if (const auto error = call.entry_error(sample)) return error;
-  if (!has_monitors(call.gpu_state()) || call.gpu_state().mig.current == 0) return NVML_ERROR_NOT_SUPPORTED;
-  if (find_gpu_instance(call.gpu_state(), gpu_instance) == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
-  take_sample(call.gpu_state(), sample);
-  sample->of_instance = true;
-  sample->busy = sample->memory = 0;
-  for (const Process& process : call.gpu_state().processes) {
-    if (process.pid == 0 || process.gpu_instance != gpu_instance) continue;
-    sample->busy = std::min(100.0, sample->busy + process.sm_utilization);
-    sample->memory = std::min(100.0, sample->memory + process.memory_utilization);
-  }
-  return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t* asked) {
-  if (const auto error = enter_driver()) return error;
-  if (asked == nullptr || asked->sample1 == nullptr || asked->sample2 == nullptr)
-    return NVML_ERROR_INVALID_ARGUMENT;
-  if (asked->version != NVML_GPM_METRICS_GET_VERSION) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-  if (asked->numMetrics == 0 || asked->numMetrics > NVML_GPM_METRIC_MAX) return NVML_ERROR_INVALID_ARGUMENT;
-  if (!asked->sample1->taken || !asked->sample2->taken) return NVML_ERROR_INVALID_ARGUMENT;
-  for (unsigned int i = 0; i < asked->numMetrics; ++i) {
-    nvmlGpmMetric_t* metric = &asked->metrics[i];
-    metric->value = 0;
-    metric->metricInfo = {};
-    metric->nvmlReturn = compute_metric(*asked->sample1, *asked->sample2, metric);
   }
   return NVML_SUCCESS;
 }

@@ -46,6 +46,7 @@ struct MetricsSettings {
   std::string counters_config_map;  // "namespace:name" of a ConfigMap with such a file in its key `metrics`;
                                     // empty: none
   std::string devices = "f";        // metrics::DeviceFilter
+  bool nvlinks = false;             // gpulet's metrics of each NVLink
   std::chrono::milliseconds xid_window{300'000}, clock_events_window{300'000};
   HostLabel host_label = HostLabel::kUpper;
   bool old_namespace = false;                   // uuid, pod_name, pod_namespace, container_name

@@ -146,6 +146,8 @@ std::vector<Setting> label_settings() {
                  "gpulet.metrics.virtualGPUs",
                  "repeat a shared GPU's series for each share, with a label vgpu",
                  &MetricsSettings::virtual_gpus),
+      label_flag("metrics-nvlinks", {"GPULET_METRICS_NVLINKS"}, "gpulet.metrics.nvlinks",
+                 "add state, data and errors of each NVLink", &MetricsSettings::nvlinks),
       label_flag("metrics-pod-uid", {"GPULET_METRICS_POD_UID", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID"},
                  "gpulet.metrics.podUID", "add a label pod_uid", &MetricsSettings::pod_uid),
       label_flag("metrics-pod-labels",

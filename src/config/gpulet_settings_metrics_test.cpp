@@ -30,7 +30,7 @@ TEST(MetricsSettings, DefaultsSampleEverythingEveryFifteenSeconds) {
   EXPECT_EQ(metrics.counters_config_map, "");
   EXPECT_EQ(metrics.xid_window, milliseconds(300'000));
   EXPECT_EQ(metrics.clock_events_window, milliseconds(300'000));
-  EXPECT_FALSE(metrics.pod_labels);
+  EXPECT_FALSE(metrics.pod_labels || metrics.nvlinks);
   EXPECT_TRUE(metrics.pod_label_patterns.empty());
 }
 
@@ -40,6 +40,7 @@ TEST(MetricsSettings, AreReadFromTheFile) {
       "gpulet:\n"
       "  metrics: {enabled: false, interval: 1m, countersFile: /etc/counters.csv, hostLabel: hostname,\n"
       "            oldNamespace: true, virtualGPUs: true, podLogsDir: /logs, devices: g, xidWindow: 1m,\n"
+      "            nvlinks: true,\n"
       "            podLabels: true, podLabelPatterns: ['^app$', team]}\n",
       {});
   ASSERT_TRUE(loaded) << loaded.error().full_message();
@@ -48,7 +49,7 @@ TEST(MetricsSettings, AreReadFromTheFile) {
   EXPECT_EQ(metrics.interval, milliseconds(60'000));
   EXPECT_EQ(metrics.counters_file, "/etc/counters.csv");
   EXPECT_EQ(metrics.host_label, HostLabel::kLower);
-  EXPECT_TRUE(metrics.old_namespace && metrics.virtual_gpus);
+  EXPECT_TRUE(metrics.old_namespace && metrics.virtual_gpus && metrics.nvlinks);
   EXPECT_EQ(metrics.pod_logs_dir, "/logs");
   EXPECT_EQ(metrics.devices, "g");
   EXPECT_EQ(metrics.xid_window, milliseconds(60'000));

@@ -135,6 +135,7 @@ void Aggregator::add_metrics_to(Exposition& page) const {
   if (!snapshot_) return;
   add_dcgm_metrics(page, sample_, counters_, attribution_, options_);
   add_device_metrics(page, *snapshot_, pods_.holders, attribution_, usage_accounting_);
+  add_link_metrics(page, *snapshot_, sample_);
 }
 
 }  // namespace gpulet::metrics

@@ -149,7 +149,8 @@ std::string read_row(std::string_view row, std::size_t line, Counters& counters)
     counters.unserved.push_back("line " + std::to_string(line) + ": " + name + ": " + std::string(why));
   };
   const FieldInfo* field = find_field(name);
-  if (field == nullptr) {
+  const auto link_field = find_link_field(name);
+  if (field == nullptr && !link_field) {
     if (const auto reason = unserved_reason(name)) {
       left_out("not served: " + std::string(*reason));
       return "";
@@ -162,13 +163,16 @@ std::string read_row(std::string_view row, std::size_t line, Counters& counters)
   }
   const auto type = type_of(type_text);
   if (!type) return quoted_excerpt(type_text) + " is not a type; expected gauge, counter or label";
-  if (field->type == Type::kLabel && *type != Type::kLabel) return name + " is a text; expected type label";
+  if (field != nullptr && field->type == Type::kLabel && *type != Type::kLabel)
+    return name + " is a text; expected type label";
   const bool twice = std::any_of(counters.all.begin(), counters.all.end(),
                                  [&](const Counter& other) { return other.name == name; });
   if (twice) {
     left_out("it is already there, the first row counts");
   } else {
-    counters.all.push_back({field->field, *type, name, help});
+    Counter counter{link_field ? link_field->field : field->field, *type, name, help};
+    if (link_field) counter.link = link_field->link;
+    counters.all.push_back(std::move(counter));
   }
   return "";
 }
@@ -216,7 +220,7 @@ Result<Counters> parse_counters(std::string_view text, const std::string& about)
                 about);
   }
   std::sort(counters.all.begin(), counters.all.end(), [](const Counter& a, const Counter& b) {
-    return std::tie(a.field, a.name) < std::tie(b.field, b.name);
+    return std::tie(a.field, a.link, a.name) < std::tie(b.field, b.link, b.name);
   });
   return counters;
 }

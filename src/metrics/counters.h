@@ -52,6 +52,7 @@ struct Counter {
   Type type = Type::kGauge;
   std::string name;  // the metric's or the label's name in the file
   std::string help;
+  std::optional<unsigned> link{};  // the NVLink of one of link_fields()
   friend bool operator==(const Counter&, const Counter&) = default;
 };
 

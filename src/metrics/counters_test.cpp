@@ -99,6 +99,20 @@ TEST(Counters, FileOverridesTypeNameAndHelp) {
   EXPECT_EQ(counters.all, wanted);
 }
 
+TEST(Counters, FieldsOfSingleLinks) {
+  const auto counters = parsed(
+      "DCGM_FI_DEV_NVLINK_BANDWIDTH_L10, counter, x\n"
+      "DCGM_FI_PROF_NVLINK_L2_TX_BYTES, gauge, y\n"
+      "DCGM_FI_DEV_NVLINK_BANDWIDTH_L2, gauge, z\n"
+      "DCGM_FI_DEV_NVLINK_BANDWIDTH_L18, gauge, no such name\n");
+  const std::vector<Counter> wanted = {
+      {Field::kLinkBandwidth, Type::kGauge, "DCGM_FI_DEV_NVLINK_BANDWIDTH_L2", "z", 2},
+      {Field::kLinkBandwidth, Type::kCounter, "DCGM_FI_DEV_NVLINK_BANDWIDTH_L10", "x", 10},
+      {Field::kLinkTxBytes, Type::kGauge, "DCGM_FI_PROF_NVLINK_L2_TX_BYTES", "y", 2}};
+  EXPECT_EQ(counters.all, wanted);
+  EXPECT_EQ(counters.unserved.size(), 1u);
+}
+
 TEST(Counters, FieldsThatNvmlLacksAreOmittedAndReported) {
   const auto counters = parsed(
       "DCGM_FI_DEV_NVSWITCH_POWER_VDD, gauge, x\n"

@@ -132,6 +132,10 @@ class DcgmPage {
 
     for (const auto& counter : counters_.all) {
       if (counter.type == Type::kLabel) continue;
+      if (counter.link) {
+        add_link_value(entity.gpu, counter, whole_labels);
+        continue;
+      }
       const bool divided = (counter.field == Field::kFbUsed && use.known) ||
                            (counter.field == Field::kGpuUtil && use.busy_known);
       const Value* value = entity.value(counter.field);
@@ -143,6 +147,16 @@ class DcgmPage {
       }
       for (const auto& series : whole_labels) add_value(counter, series, *value);
     }
+  }
+
+  // Links belong to the GPU, also in MIG mode.
+  void add_link_value(const GpuSample& gpu, const Counter& counter,
+                      const std::vector<Exposition::Labels>& whole_labels) {
+    const auto link = std::ranges::find(gpu.links, *counter.link, &LinkSample::index);
+    if (link == gpu.links.end()) return;
+    const auto value = link->values.find(counter.field);
+    if (value == link->values.end()) return;
+    for (const auto& series : whole_labels) add_value(counter, series, value->second);
   }
 
   // Adds counters with additional labels. Returns false for other counters.
@@ -235,7 +249,7 @@ class DcgmPage {
   Named text_labels(const Entity& entity) const {
     Named labels;
     for (const auto& counter : counters_.all) {
-      if (counter.type != Type::kLabel) continue;
+      if (counter.type != Type::kLabel || counter.link) continue;
       const Value* value = entity.value(counter.field);
       if (value != nullptr) labels.emplace_back(counter.name, field_text(*value));
     }

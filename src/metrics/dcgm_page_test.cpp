@@ -267,6 +267,23 @@ TEST(DcgmPage, FileTypesAndNumericLabels) {
                 "\n");
 }
 
+TEST(DcgmPage, FieldsOfSingleLinks) {
+  auto sample = one_gpu();
+  sample.gpus[0].links = {
+      {.index = 2, .remote = {}, .values = {{Field::kLinkBandwidth, std::uint64_t{6000}}}},
+      {.index = 5, .remote = {}, .values = {{Field::kLinkTxBytes, 1.5}}}};
+  const auto counters = *parse_counters(
+      "DCGM_FI_DEV_NVLINK_BANDWIDTH_L2, counter, x\nDCGM_FI_DEV_NVLINK_BANDWIDTH_L5, counter, x\n"
+      "DCGM_FI_PROF_NVLINK_L5_TX_BYTES, gauge, x\nDCGM_FI_DEV_NVLINK_BANDWIDTH_L7, counter, x\n",
+      "");
+  EXPECT_EQ(lines(page_of(sample, {}, {}, counters), "DCGM"),
+            (std::vector<std::string>{"DCGM_FI_DEV_NVLINK_BANDWIDTH_L2" + kGpu3 + "} 6000",
+                                      "DCGM_FI_PROF_NVLINK_L5_TX_BYTES" + kGpu3 + "} 1.5"}));
+  auto mig = mig_gpu();
+  mig.gpus[0].links = sample.gpus[0].links;
+  EXPECT_EQ(lines(page_of(mig, {}, {}, counters), "DCGM_FI_DEV").size(), 2u) << "one for each GPU instance";
+}
+
 // The names are DCGM's: the checker reports only the known complaints about them.
 TEST(DcgmPage, LinterComplainsOnlyAboutNames) {
   auto sample = one_gpu();

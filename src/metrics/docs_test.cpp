@@ -1,8 +1,11 @@
 // Checks the lists and the table of docs/metrics.md against the code.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/test_page.h"
@@ -16,31 +19,51 @@ namespace {
 
 constexpr const char* kPage = "docs/metrics.md";
 
-// A counters file has a help of its own, so what only that serves is listed by name.
+// "(MHz)" of "SM clock frequency (in MHz)."
+std::string unit_of(std::string_view help) {
+  const auto begin = help.find("(in ");
+  if (begin == std::string_view::npos) return "";
+  return " (" + std::string(help.substr(begin + 4, help.find(')', begin) - begin - 3));
+}
+
+// The page itself has the help of a served field.
 std::string fields_list() {
-  std::string list = "\n";
-  std::map<std::string, std::vector<std::string>> others;  // by their notes
+  std::map<std::string, std::vector<std::string>> served, named;  // by their notes
   for (const auto& field : fields()) {
-    const std::string metric = "`" + std::string(field.name) + "`";
     std::vector<std::string> notes;
     if (field.type != Type::kGauge) notes.emplace_back(type_name(field.type));
     if (field.of_instance) notes.emplace_back("MIG");
-    const auto joined = text::join(notes, ", ");
-    if (field.by_default)
-      list +=
-          "- " + metric + ": " + std::string(field.help) + (joined.empty() ? "" : " [" + joined + "]") + "\n";
-    else
-      others[joined.empty() ? "gauge" : joined].push_back(metric);
+    const std::string joined = notes.empty() ? "gauge" : text::join(notes, ", ");
+    const std::string metric = "`" + std::string(field.name) + "`";
+    if (field.by_default) {
+      served[joined].push_back(metric + unit_of(field.help));
+    } else {
+      named[joined].push_back(metric);
+    }
   }
+  std::string list = "\n";
+  for (const auto& [notes, metrics] : served) list += "- " + notes + ": " + text::join(metrics, ", ") + "\n";
   list += "\nIf the counters file names them:\n\n";
-  for (const auto& [notes, metrics] : others) list += "- " + notes + ": " + text::join(metrics, ", ") + "\n";
+  for (const auto& [notes, metrics] : named) list += "- " + notes + ": " + text::join(metrics, ", ") + "\n";
+  std::vector<std::string> links;
+  for (const auto& link : link_fields()) {
+    if (!link.source.empty())
+      links.push_back("`" + std::string(link.before) + "0" + std::string(link.after) + "`");
+  }
+  list += "- of each NVLink up to " + std::to_string(kDcgmLinks - 1) + ": " + text::join(links, ", ") + "\n";
   return list + "\n";
 }
 
 std::string absent_list() {
+  std::vector<std::pair<std::string, std::vector<std::string>>> by_reason;  // in the order of the first
+  for (const auto& one : unserved_fields()) {
+    auto found = std::ranges::find(by_reason, one.reason, &decltype(by_reason)::value_type::first);
+    if (found == by_reason.end()) found = by_reason.insert(found, {std::string(one.reason), {}});
+    found->second.push_back("`" + std::string(one.prefix) + "`");
+  }
   std::string list = "\n";
-  for (const auto& one : unserved_fields())
-    list += "- `" + std::string(one.prefix) + "`: " + std::string(one.reason) + "\n";
+  for (const auto& [reason, prefixes] : by_reason)
+    list += "- " + text::join(prefixes, ", ") + ": " + reason + "\n";
   return list + "\n";
 }
 
@@ -50,9 +73,9 @@ std::string gpulet_table() {
     std::string labels;
     for (const auto& label : text::split(metric.labels, ','))
       labels += (labels.empty() ? "`" : ", `") + std::string(text::trim(label)) + "`";
-    const bool device = metric.name.starts_with("gpulet_device") ||
-                        metric.name.find("_gpu_") != std::string::npos ||
-                        metric.name.find("_mig_") != std::string::npos;
+    const bool device =
+        metric.name.starts_with("gpulet_device") || metric.name.starts_with("gpulet_nvlink") ||
+        metric.name.find("_gpu_") != std::string::npos || metric.name.find("_mig_") != std::string::npos;
     table += "| `" + std::string(metric.name) + "` | " + std::string(Exposition::type_name(metric.type)) +
              " | " + (device ? "device" + std::string(labels.empty() ? "" : ", ") : "") + labels + " | " +
              std::string(metric.help) + " |\n";

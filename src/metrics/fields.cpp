@@ -4,6 +4,8 @@
 #include <array>
 #include <cstddef>
 
+#include "base/text.h"
+
 namespace gpulet::metrics {
 namespace {
 
@@ -183,6 +185,12 @@ constexpr FieldInfo kFields[] = {
      kGpu, "Total number of NVLink recovery errors.", "field 59"},
     {Field::kNvLinkBandwidth, 449, "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", Type::kCounter, kDefault, kGpu,
      "Total number of NVLink bandwidth counters for all lanes.", "fields 138 and 139"},
+    {Field::kNvLinkCrcErrors, 497, "DCGM_FI_DEV_NVLINK_ERROR_DL_CRC", Type::kCounter, kNamed, kGpu,
+     "NVLink CRC errors, over all links.", "field 163 of each link"},
+    {Field::kNvLinkRecoveryErrors, 498, "DCGM_FI_DEV_NVLINK_ERROR_DL_RECOVERY", Type::kCounter, kNamed, kGpu,
+     "NVLink recovery errors, over all links.", "field 162 of each link"},
+    {Field::kNvLinkReplayErrors, 499, "DCGM_FI_DEV_NVLINK_ERROR_DL_REPLAY", Type::kCounter, kNamed, kGpu,
+     "NVLink replay errors, over all links.", "field 161 of each link"},
     {Field::kVgpuLicense, 526, "DCGM_FI_DEV_VGPU_LICENSE_STATUS", Type::kGauge, kDefault, kGpu,
      "vGPU License status", "nvmlDeviceGetGridLicensableFeatures_v4"},
     {Field::kGraphicsActive, 1001, "DCGM_FI_PROF_GR_ENGINE_ACTIVE", Type::kGauge, kDefault, kInstances,
@@ -221,6 +229,41 @@ constexpr FieldInfo kFields[] = {
      "Ratio of cycles the tensor (DFMA) pipe is active.", "GPM 6"},
     {Field::kIntegerActive, 1016, "DCGM_FI_PROF_PIPE_INT_ACTIVE", Type::kGauge, kNamed, kInstances,
      "Ratio of cycles the integer pipe is active.", "GPM 4"},
+    {Field::kNvLinkTransmittedPackets, 1200, "DCGM_FI_DEV_NVLINK_COUNT_TX_PACKETS", Type::kCounter, kNamed,
+     kGpu, "Packets sent, over all links.", "field 201 of each link"},
+    {Field::kNvLinkTransmittedBytes, 1201, "DCGM_FI_DEV_NVLINK_COUNT_TX_BYTES", Type::kCounter, kNamed, kGpu,
+     "Bytes sent, over all links.", "field 202 of each link"},
+    {Field::kNvLinkReceivedPackets, 1202, "DCGM_FI_DEV_NVLINK_COUNT_RX_PACKETS", Type::kCounter, kNamed, kGpu,
+     "Packets received, over all links.", "field 203 of each link"},
+    {Field::kNvLinkReceivedBytes, 1203, "DCGM_FI_DEV_NVLINK_COUNT_RX_BYTES", Type::kCounter, kNamed, kGpu,
+     "Bytes received, over all links.", "field 204 of each link"},
+    {Field::kNvLinkMalformedPackets, 1204, "DCGM_FI_DEV_NVLINK_COUNT_RX_MALFORMED_PACKET_ERRORS",
+     Type::kCounter, kNamed, kGpu, "Malformed packets received, over all links.", "field 206 of each link"},
+    {Field::kNvLinkBufferOverruns, 1205, "DCGM_FI_DEV_NVLINK_COUNT_RX_BUFFER_OVERRUN_ERRORS", Type::kCounter,
+     kNamed, kGpu, "Packets discarded for lack of a buffer, over all links.", "field 207 of each link"},
+    {Field::kNvLinkReceiveErrors, 1206, "DCGM_FI_DEV_NVLINK_COUNT_RX_ERRORS", Type::kCounter, kNamed, kGpu,
+     "Packets received with errors, over all links.", "field 208 of each link"},
+    {Field::kNvLinkRemoteErrors, 1207, "DCGM_FI_DEV_NVLINK_COUNT_RX_REMOTE_ERRORS", Type::kCounter, kNamed,
+     kGpu, "Packets received that the sender had marked bad, over all links.", "field 209 of each link"},
+    {Field::kNvLinkGeneralErrors, 1208, "DCGM_FI_DEV_NVLINK_COUNT_RX_GENERAL_ERRORS", Type::kCounter, kNamed,
+     kGpu, "Packets received with a wrong header, over all links.", "field 210 of each link"},
+    {Field::kNvLinkIntegrityErrors, 1209, "DCGM_FI_DEV_NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS",
+     Type::kCounter, kNamed, kGpu, "Times that local errors exceeded a threshold, over all links.",
+     "field 211 of each link"},
+    {Field::kNvLinkTransmitDiscards, 1210, "DCGM_FI_DEV_NVLINK_COUNT_TX_DISCARDS", Type::kCounter, kNamed,
+     kGpu, "Packets discarded instead of sent, over all links.", "field 212 of each link"},
+    {Field::kNvLinkRecoveriesDone, 1211, "DCGM_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS",
+     Type::kCounter, kNamed, kGpu, "Successful recoveries, over all links.", "field 213 of each link"},
+    {Field::kNvLinkRecoveriesFailed, 1212, "DCGM_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS",
+     Type::kCounter, kNamed, kGpu, "Failed recoveries, over all links.", "field 214 of each link"},
+    {Field::kNvLinkRecoveries, 1213, "DCGM_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS", Type::kCounter, kNamed,
+     kGpu, "Recoveries, over all links.", "field 215 of each link"},
+    {Field::kNvLinkSymbolErrors, 1214, "DCGM_FI_DEV_NVLINK_COUNT_RX_SYMBOL_ERRORS", Type::kCounter, kNamed,
+     kGpu, "Wrong symbols received, over all links.", "field 221 of each link"},
+    {Field::kNvLinkEffectiveErrors, 1219, "DCGM_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS", Type::kCounter, kNamed,
+     kGpu, "Errors after correction, over all links.", "field 219 of each link"},
+    {Field::kNvLinkEccErrors, 1220, "DCGM_FI_DEV_NVLINK_ECC_DATA_ERROR_COUNT_TOTAL", Type::kCounter, kNamed,
+     kGpu, "NVLink data ECC errors, over all links.", "field 160"},
     {Field::kXidCount, 9001, "DCGM_EXP_XID_ERRORS_COUNT", Type::kGauge, kNamed, kInstances,
      "Count of XID errors within the window.", "nvmlEventSetWait_v2"},
     {Field::kClockEventCount, 9002, "DCGM_EXP_CLOCK_EVENTS_COUNT", Type::kGauge, kNamed, kGpu,
@@ -229,6 +272,22 @@ constexpr FieldInfo kFields[] = {
      "Whether the GPU reaches its peer: 1 when OK.", "nvmlDeviceGetP2PStatus"},
 };
 static_assert(std::size(kFields) == static_cast<std::size_t>(Field::kPeerToPeer) + 1);
+
+constexpr LinkFieldInfo kLinkFields[] = {
+    {Field::kLinkCrcFlit, "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L", "", "fields 32 to 37, 96 to 101"},
+    {Field::kLinkCrcData, "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_L", "", "fields 39 to 44, 102 to 107"},
+    {Field::kLinkReplay, "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_L", "", "field 161"},
+    {Field::kLinkRecovery, "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_L", "", "field 162"},
+    {Field::kLinkBandwidth, "DCGM_FI_DEV_NVLINK_BANDWIDTH_L", "", "fields 138 and 139"},
+    {Field::kLinkTxBytes, "DCGM_FI_PROF_NVLINK_L", "_TX_BYTES", "GPM 63 + 2 * link"},
+    {Field::kLinkRxBytes, "DCGM_FI_PROF_NVLINK_L", "_RX_BYTES", "GPM 62 + 2 * link"},
+    // DCGM 4.6.
+    {Field::kLinkCrcFlit, "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_L", "_TOTAL", ""},
+    {Field::kLinkCrcData, "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_L", "_TOTAL", ""},
+    {Field::kLinkReplay, "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_L", "_TOTAL", ""},
+    {Field::kLinkRecovery, "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_L", "_TOTAL", ""},
+    {Field::kLinkBandwidth, "DCGM_FI_DEV_NVLINK_THROUGHPUT_L", "", ""},
+};
 
 struct OtherName {
   std::string_view name;
@@ -241,7 +300,12 @@ constexpr OtherName kOtherNames[] = {
     {"DCGM_FI_DEV_GPU_PSTATE", Field::kPerformanceState},
     {"DCGM_FI_DEV_GPU_TEMP_CELSIUS", Field::kGpuTemp},
     {"DCGM_FI_DEV_MEMORY_TEMP_CELSIUS", Field::kMemoryTemp},
+    {"DCGM_FI_DEV_NVLINK_CRC_ERROR_TOTAL", Field::kNvLinkCrcErrors},
+    {"DCGM_FI_DEV_NVLINK_RECOVERY_TOTAL", Field::kNvLinkRecoveryErrors},
+    {"DCGM_FI_DEV_NVLINK_REPLAY_TOTAL", Field::kNvLinkReplayErrors},
     {"DCGM_FI_DEV_NVLINK_THROUGHPUT_TOTAL", Field::kNvLinkBandwidth},
+    {"DCGM_FI_DEV_NVLINK_TX_BYTES_TOTAL", Field::kNvLinkTransmittedBytes},
+    {"DCGM_FI_DEV_NVLINK_TX_PACKET_TOTAL", Field::kNvLinkTransmittedPackets},
     {"DCGM_FI_DEV_PCIE_REPLAY_TOTAL", Field::kPcieReplays},
     {"DCGM_FI_DEV_XID_ERROR", Field::kXid},
     {"DCGM_FI_PROF_DRAM_UTIL_RATIO", Field::kDramActive},
@@ -304,7 +368,7 @@ constexpr UnservedField kAbsent[] = {
     {"DCGM_FI_DEV_ENC_STATS", "encoder sessions"},
     {"DCGM_FI_DEV_FABRIC", "the NVLink fabric: a part of gpulet's health"},
     {"DCGM_FI_DEV_FBC", "frame buffer capture sessions"},
-    {"DCGM_FI_DEV_NVLINK", "single links: only their totals are served"},
+    {"DCGM_FI_DEV_NVLINK", "bit error rates and port counters"},
     {"DCGM_FI_DEV_NVSWITCH", "NVSwitches are not NVML's"},
     {"DCGM_FI_DEV_PLATFORM", "DCGM only"},
     {"DCGM_FI_DEV_VGPU", "vGPUs of a hypervisor"},
@@ -314,7 +378,7 @@ constexpr UnservedField kAbsent[] = {
     {"DCGM_FI_PROF_HOSTMEM", "DCGM only"},
     {"DCGM_FI_PROF_NVDEC", "single decoders: DCGM_FI_DEV_DEC_UTIL has all"},
     {"DCGM_FI_PROF_NVJPG", "single JPEG decoders"},
-    {"DCGM_FI_PROF_NVLINK_L", "single links: only their totals are served"},
+    {"DCGM_FI_PROF_NVLINK", "single links: DCGM_FI_PROF_NVLINK_L0_TX_BYTES to L17 are served"},
     {"DCGM_FI_PROF_NVOFA", "single optical flow engines"},
     {"DCGM_FI_PROF_PEERMEM", "DCGM only"},
 };
@@ -364,8 +428,23 @@ std::vector<std::string_view> other_names(Field field) {
   return names;
 }
 
+std::span<const LinkFieldInfo> link_fields() { return kLinkFields; }
+
+std::optional<LinkField> find_link_field(std::string_view name) {
+  for (const auto& one : kLinkFields) {
+    if (!name.starts_with(one.before) || !name.ends_with(one.after)) continue;
+    if (name.size() <= one.before.size() + one.after.size()) continue;
+    const auto number = name.substr(one.before.size(), name.size() - one.before.size() - one.after.size());
+    const auto link = text::parse_unsigned(number);
+    // "L07" is no name of DCGM.
+    if (link && *link < kDcgmLinks && std::to_string(*link) == number)
+      return LinkField{one.field, static_cast<unsigned>(*link)};
+  }
+  return std::nullopt;
+}
+
 std::optional<std::string_view> unserved_reason(std::string_view name) {
-  if (find_field(name) != nullptr) return std::nullopt;
+  if (find_field(name) != nullptr || find_link_field(name)) return std::nullopt;
   for (const auto& one : kAbsent) {
     if (name.starts_with(one.prefix)) return one.reason;
   }

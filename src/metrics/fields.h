@@ -112,6 +112,9 @@ enum class Field {
   kNvLinkReplay,
   kNvLinkRecovery,
   kNvLinkBandwidth,
+  kNvLinkCrcErrors,
+  kNvLinkRecoveryErrors,
+  kNvLinkReplayErrors,
   kVgpuLicense,
   kGraphicsActive,
   kSmActive,
@@ -129,9 +132,36 @@ enum class Field {
   kTensorHmmaActive,
   kTensorDfmaActive,
   kIntegerActive,
+  kNvLinkTransmittedPackets,
+  kNvLinkTransmittedBytes,
+  kNvLinkReceivedPackets,
+  kNvLinkReceivedBytes,
+  kNvLinkMalformedPackets,
+  kNvLinkBufferOverruns,
+  kNvLinkReceiveErrors,
+  kNvLinkRemoteErrors,
+  kNvLinkGeneralErrors,
+  kNvLinkIntegrityErrors,
+  kNvLinkTransmitDiscards,
+  kNvLinkRecoveriesDone,
+  kNvLinkRecoveriesFailed,
+  kNvLinkRecoveries,
+  kNvLinkSymbolErrors,
+  kNvLinkEffectiveErrors,
+  kNvLinkEccErrors,
   kXidCount,
   kClockEventCount,
   kPeerToPeer,
+  // Of one link: link_fields().
+  kLinkCrcFlit,
+  kLinkCrcData,
+  kLinkReplay,
+  kLinkRecovery,
+  kLinkBandwidth,
+  kLinkTxBytes,
+  kLinkRxBytes,
+  // gpulet's own metrics of links (gpulet_page.h).
+  kLinks,
 };
 
 struct FieldInfo {
@@ -148,12 +178,29 @@ struct FieldInfo {
 
 // By Field, and so by id.
 std::span<const FieldInfo> fields();
-const FieldInfo& field_info(Field field);
+const FieldInfo& field_info(Field field);  // of fields()
 // Finds a field by its name, its name in dcgm-exporter 1 ("dcgm_gpu_temp") or in DCGM 4.6
 // ("DCGM_FI_DEV_GPU_TEMP_CELSIUS"). Null if there is none.
 const FieldInfo* find_field(std::string_view name);
 // The other names of a field, sorted.
 std::vector<std::string_view> other_names(Field field);
+
+// A field of which each NVLink has its own: the number of the link is between the two parts of its name.
+struct LinkFieldInfo {
+  Field field;
+  std::string_view before, after;  // "DCGM_FI_PROF_NVLINK_L", "_TX_BYTES"
+  std::string_view source;         // as FieldInfo::source
+};
+// DCGM's names, then its other names for the same fields.
+std::span<const LinkFieldInfo> link_fields();
+inline constexpr unsigned kDcgmLinks = 18;  // DCGM has names for these
+struct LinkField {
+  Field field;
+  unsigned link = 0;
+  friend bool operator==(const LinkField&, const LinkField&) = default;
+};
+// "DCGM_FI_DEV_NVLINK_BANDWIDTH_L3"; nullopt for other names.
+std::optional<LinkField> find_link_field(std::string_view name);
 
 // DCGM fields that are not served: all names with the prefix, except those of fields().
 struct UnservedField {
@@ -174,6 +221,16 @@ using Values = std::map<Field, Value>;
 
 // The numeric value of a field; nullopt for a text and for a field that was not read.
 std::optional<double> numeric_field(const Values& values, Field field);
+
+// One NVLink of a GPU. What is not supported or not wanted is missing.
+struct LinkSample {
+  unsigned index = 0;
+  std::string remote;  // a GPU's UUID, a switch's PCI address, "switch" if it has none; "": unknown
+  std::optional<bool> up{};
+  std::optional<Bytes> transmitted{}, received{};  // data since the driver was loaded
+  std::map<std::string, std::uint64_t> errors{};   // by kind: "replay"
+  Values values{};                                 // of link_fields()
+};
 
 struct ProcessSample {
   unsigned pid = 0;              // the host's pid
@@ -220,6 +277,7 @@ struct GpuSample {
   std::optional<Error> error;
   bool mig = false;  // its mode
   Values values;
+  std::vector<LinkSample> links;  // by index; empty unless wanted
   LastXid xid;
   EventCounts counts;
   std::map<unsigned, std::string> peers;  // by index, DCGM's status: "OK", "NotSupported", …

@@ -134,9 +134,38 @@ TEST(Fields, AliasesResolve) {
   }
 }
 
+TEST(Fields, NamesOfLinks) {
+  const struct {
+    const char* name;
+    std::optional<LinkField> field;
+  } cases[] = {
+      {"DCGM_FI_DEV_NVLINK_BANDWIDTH_L0", LinkField{Field::kLinkBandwidth, 0}},
+      {"DCGM_FI_DEV_NVLINK_BANDWIDTH_L17", LinkField{Field::kLinkBandwidth, 17}},
+      {"DCGM_FI_DEV_NVLINK_THROUGHPUT_L6", LinkField{Field::kLinkBandwidth, 6}},
+      {"DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L10", LinkField{Field::kLinkCrcFlit, 10}},
+      {"DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_L3_TOTAL", LinkField{Field::kLinkCrcData, 3}},
+      {"DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_L1", LinkField{Field::kLinkReplay, 1}},
+      {"DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_L5", LinkField{Field::kLinkRecovery, 5}},
+      {"DCGM_FI_PROF_NVLINK_L4_TX_BYTES", LinkField{Field::kLinkTxBytes, 4}},
+      {"DCGM_FI_PROF_NVLINK_L12_RX_BYTES", LinkField{Field::kLinkRxBytes, 12}},
+      {"DCGM_FI_DEV_NVLINK_BANDWIDTH_L18", std::nullopt},
+      {"DCGM_FI_DEV_NVLINK_BANDWIDTH_L03", std::nullopt},
+      {"DCGM_FI_DEV_NVLINK_BANDWIDTH_L", std::nullopt},
+      {"DCGM_FI_DEV_NVLINK_BANDWIDTH_L-1", std::nullopt},
+      {"DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", std::nullopt},
+      {"DCGM_FI_PROF_NVLINK_L_TX_BYTES", std::nullopt},
+      {"", std::nullopt},
+  };
+  for (const auto& one : cases) {
+    EXPECT_EQ(find_link_field(one.name), one.field) << one.name;
+    EXPECT_TRUE(!one.field || find_field(one.name) == nullptr) << one.name;
+  }
+}
+
 TEST(Fields, AbsentFieldsHaveAReason) {
   EXPECT_EQ(unserved_reason("DCGM_FI_DEV_NVSWITCH_LINK_ID"), "NVSwitches are not NVML's");
-  EXPECT_EQ(unserved_reason("DCGM_FI_DEV_NVLINK_BANDWIDTH_L3"), "single links: only their totals are served");
+  EXPECT_EQ(unserved_reason("DCGM_FI_DEV_NVLINK_COUNT_SYMBOL_BER"), "bit error rates and port counters");
+  EXPECT_EQ(unserved_reason("DCGM_FI_DEV_NVLINK_BANDWIDTH_L3"), std::nullopt) << "served";
   EXPECT_EQ(unserved_reason("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"), std::nullopt) << "served";
   EXPECT_EQ(unserved_reason("DCGM_EXP_GPU_HEALTH_STATUS"),
             "DCGM's health watches: gpulet judges health itself");

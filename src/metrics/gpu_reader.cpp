@@ -85,6 +85,7 @@ constexpr ByField kByField[] = {
     {Field::kNvLinkCrcData, FieldId::kNvLinkCrcData},
     {Field::kNvLinkReplay, FieldId::kNvLinkReplay},
     {Field::kNvLinkRecovery, FieldId::kNvLinkRecovery},
+    {Field::kNvLinkEccErrors, FieldId::kNvLinkEcc},
 };
 
 // Fields from GPM: its value times `scale`.
@@ -131,6 +132,16 @@ const char* peer_status_text(nvml::PeerToPeer status) {
       break;
   }
   return "Unknown";
+}
+
+void fill_link_rates(const std::map<GpmMetric, double>& found, std::vector<LinkSample>& links) {
+  for (auto& link : links) {
+    const auto [received, transmitted] = nvml::link_metrics(link.index);
+    if (const auto rate = found.find(received); rate != found.end())
+      link.values[Field::kLinkRxBytes] = rate->second * kMiB;
+    if (const auto rate = found.find(transmitted); rate != found.end())
+      link.values[Field::kLinkTxBytes] = rate->second * kMiB;
+  }
 }
 
 double watts(MilliWatts power) { return power.value / kMilli; }
@@ -199,9 +210,10 @@ GpuSample GpuReader::sample_gpu(const nvml::Session& session, const inventory::S
     generation_ = session.generation();
     uuid_ = gpu.uuid;
   }
-  for (const auto part : {&GpuReader::read_texts, &GpuReader::read_numbers, &GpuReader::read_power,
-                          &GpuReader::read_limits, &GpuReader::read_bus, &GpuReader::read_fields,
-                          &GpuReader::read_peers, &GpuReader::read_processes, &GpuReader::read_instances}) {
+  for (const auto part :
+       {&GpuReader::read_texts, &GpuReader::read_numbers, &GpuReader::read_power, &GpuReader::read_limits,
+        &GpuReader::read_bus, &GpuReader::read_fields, &GpuReader::read_nvlinks, &GpuReader::read_peers,
+        &GpuReader::read_processes, &GpuReader::read_instances}) {
     if (!sample.error) (this->*part)(round);
   }
   if (!sample.error) {
@@ -210,6 +222,7 @@ GpuSample GpuReader::sample_gpu(const nvml::Session& session, const inventory::S
   }
   if (sample.error) {
     sample.values.clear();
+    sample.links.clear();
     sample.processes.clear();
     sample.instances.clear();
   }
@@ -348,12 +361,17 @@ void GpuReader::read_fields(Round& round) {
     const Traffic traffic{out->second + in->second, round.now};
     const auto before = std::exchange(nvlink_, traffic);
     if (!before || traffic.when <= before->when || traffic.kib < before->kib) return;
-    // As in DCGM: thousands of KiB per second.
-    const double seconds = std::chrono::duration<double>(traffic.when - before->when).count();
-    round.set_field(
-        Field::kNvLinkBandwidth,
-        static_cast<std::uint64_t>(static_cast<double>(traffic.kib - before->kib) / seconds / 1000));
+    round.set_field(Field::kNvLinkBandwidth,
+                    dcgm_bandwidth(traffic.kib - before->kib, traffic.when - before->when));
   });
+}
+
+void GpuReader::read_nvlinks(Round& round) {
+  round.store_result(links_.sample_links(round.session, round.device, round.snapshot, round.gpu, round.now),
+                     [&](LinkReader::Reading reading) {
+                       round.sample.links = std::move(reading.links);
+                       for (auto& [field, value] : reading.sums) round.set_field(field, std::move(value));
+                     });
 }
 
 void GpuReader::read_peers(Round& round) {
@@ -387,6 +405,11 @@ void GpuReader::read_gpm(Round& round, std::optional<unsigned> gpu_instance, Val
   for (const auto& one : kByGpm) {
     if (is_wanted(one.field)) metrics.insert(one.metric);
   }
+  const bool link_rates = !gpu_instance && is_any_wanted(Field::kLinkTxBytes, Field::kLinkRxBytes);
+  for (const auto& link : round.sample.links) {
+    if (!link_rates) break;
+    metrics.insert({nvml::link_metrics(link.index).received, nvml::link_metrics(link.index).transmitted});
+  }
   // The only source of an instance's utilisation.
   if (gpu_instance) metrics.insert(GpmMetric::kGraphics);
   if (metrics.empty() || round.sample.error) return;
@@ -405,6 +428,7 @@ void GpuReader::read_gpm(Round& round, std::optional<unsigned> gpu_instance, Val
           const auto value = found.find(one.metric);
           if (value != found.end()) values[one.field] = value->second * one.scale;
         }
+        if (link_rates) fill_link_rates(found, round.sample.links);
       });
     }
     gpm_[gpu_instance] = {taken, round.now};

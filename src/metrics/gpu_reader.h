@@ -1,4 +1,4 @@
-// Reads samples of GPUs from the driver; the only file of metrics/ that uses it.
+// Reads samples of GPUs from the driver. In metrics/, only this and link_reader.h use it.
 #pragma once
 
 #include <chrono>
@@ -10,6 +10,7 @@
 
 #include "inventory/snapshot.h"
 #include "metrics/fields.h"
+#include "metrics/link_reader.h"
 #include "nvml/gpm.h"
 #include "nvml/session.h"
 #include "nvml/usage.h"
@@ -30,7 +31,7 @@ class GpuReader {
  public:
   // Reads the `wanted` fields and what attribution needs: processes, memory, utilisation, energy. PCIe
   // throughput costs 40 ms of driver time and is read only if wanted.
-  explicit GpuReader(std::set<Field> wanted) : wanted_(std::move(wanted)) {}
+  explicit GpuReader(std::set<Field> wanted) : wanted_(std::move(wanted)), links_(wanted_) {}
 
   // Samples the GPU with that index in `snapshot`; without XIDs and event counts. Blocks in the driver: call
   // it on the driver's thread. Rates start with the second sample of a Session. `now`: any steady clock.
@@ -47,6 +48,7 @@ class GpuReader {
   void read_limits(Round& round);
   void read_bus(Round& round);
   void read_fields(Round& round);
+  void read_nvlinks(Round& round);
   void read_peers(Round& round);
   void read_memory(Round& round, nvml::Device device, Values& values);
   void read_gpm(Round& round, std::optional<unsigned> gpu_instance, Values& values);
@@ -75,6 +77,7 @@ class GpuReader {
   std::optional<bool> has_gpm_;
   std::map<std::optional<unsigned>, Taken> gpm_;  // by GPU instance
   std::optional<Traffic> nvlink_;
+  LinkReader links_;
   std::uint64_t utilization_seen_us_ = 0;
   Values texts_;  // constant
 };

@@ -27,6 +27,10 @@ enum class Metric {
   kMemoryUsed,
   kUnlistedMemory,
   kMigInstance,
+  kLinkUp,
+  kLinkTransmitted,
+  kLinkReceived,
+  kLinkErrors,
   kDeviceState,
   kDeviceOffered,
   kDeviceFaults,
@@ -61,7 +65,7 @@ enum class Metric {
   kCount,
 };
 
-// The first sixteen have the device labels before their own.
+// The first twenty have the device labels before their own.
 constexpr std::array<MetricInfo, static_cast<std::size_t>(Metric::kCount)> kMetrics = {{
     {"gpulet_device_allocated", kGauge, "resource, share, namespace, pod, container",
      "1 for each container that holds the device or a share of it."},
@@ -84,6 +88,10 @@ constexpr std::array<MetricInfo, static_cast<std::size_t>(Metric::kCount)> kMetr
     {"gpulet_gpu_unlisted_memory_bytes", kGauge, "",
      "Memory in use that the driver lists with no process: managed memory, or kept by a file descriptor."},
     {"gpulet_mig_instance", kGauge, "start, size", "1 for each MIG device, with its memory slices."},
+    {"gpulet_nvlink_up", kGauge, "link, remote", "Whether the NVLink is up."},
+    {"gpulet_nvlink_transmitted_bytes_total", kCounter, "link, remote", "Data sent over the link."},
+    {"gpulet_nvlink_received_bytes_total", kCounter, "link, remote", "Data received over the link."},
+    {"gpulet_nvlink_errors_total", kCounter, "link, remote, kind", "Errors of the link."},
     {"gpulet_device_state", kGauge, "state", "1 for the state of the device."},
     {"gpulet_device_offered", kGauge, "", "Whether the device is offered to the kubelet."},
     {"gpulet_device_faults", kGauge, "class", "Open faults of the device, by class."},
@@ -267,6 +275,23 @@ std::span<const MetricInfo> gpulet_metrics() { return kMetrics; }
 void add_device_metrics(Exposition& page, const inventory::Snapshot& snapshot, const Holders& holders,
                         const Attribution& attribution, const UsageAccounting& accounting) {
   DevicesPage(page, holders, attribution, accounting).add_snapshot(snapshot);
+}
+
+void add_link_metrics(Exposition& page, const inventory::Snapshot& snapshot, const Sample& sample) {
+  for (const auto& reading : sample.gpus) {
+    const auto* gpu = snapshot.find(reading.uuid);
+    if (gpu == nullptr) continue;
+    for (const auto& link : reading.links) {
+      const Named named =
+          concat_labels(labels_of(*gpu), {{"link", std::to_string(link.index)}, {"remote", link.remote}});
+      const auto labels = make_labels(named);
+      if (link.up) add_metric(page, Metric::kLinkUp, labels, *link.up ? 1 : 0);
+      if (link.transmitted) add_metric(page, Metric::kLinkTransmitted, labels, link.transmitted->value);
+      if (link.received) add_metric(page, Metric::kLinkReceived, labels, link.received->value);
+      for (const auto& [kind, count] : link.errors)
+        add_metric(page, Metric::kLinkErrors, make_labels(concat_labels(named, {{"kind", kind}})), count);
+    }
+  }
 }
 
 void add_forecast_metrics(Exposition& page, const inventory::Snapshot& snapshot,

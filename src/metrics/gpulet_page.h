@@ -39,6 +39,9 @@ std::span<const MetricInfo> gpulet_metrics();
 void add_device_metrics(Exposition& page, const inventory::Snapshot& snapshot, const Holders& holders,
                         const Attribution& attribution, const UsageAccounting& accounting);
 
+// State, data and errors of each NVLink in the sample. Unknown values have no series.
+void add_link_metrics(Exposition& page, const inventory::Snapshot& snapshot, const Sample& sample);
+
 // Expected use of a GPU, in percent.
 struct ExpectedUse {
   double busy = 0, memory = 0;

@@ -49,6 +49,37 @@ TEST(OwnPage, Forecasts) {
                 R"(namespace="prod",pod="serve",horizon="3h"} 95.6)");
 }
 
+TEST(OwnPage, NvLinks) {
+  auto snapshot = health::two_gpu_snapshot();
+  snapshot.gpus.resize(1);
+  snapshot.gpus[0].model = "NVIDIA H100";
+  Sample sample;
+  sample.gpus.resize(2);
+  sample.gpus[0].uuid = kGpu;
+  sample.gpus[0].links = {{.index = 0,
+                           .remote = "00000000:07:00.0",
+                           .up = true,
+                           .transmitted = Bytes{2048},
+                           .received = Bytes{1024},
+                           .errors = {{"crc", 3}, {"replay", 0}}},
+                          {.index = 4, .remote = "", .up = false},
+                          {.index = 5, .remote = "switch"}};
+  sample.gpus[1].uuid = DeviceUuid("GPU-gone");
+  sample.gpus[1].links = sample.gpus[0].links;
+  Exposition page;
+  add_link_metrics(page, snapshot, sample);
+  expect_right(page);
+  const std::string gpu = R"({gpu="0",UUID="GPU-0",device="nvidia0",modelName="NVIDIA H100",)";
+  const std::string first = gpu + R"(link="0",remote="00000000:07:00.0")";
+  EXPECT_EQ(lines(page, "gpulet_"),
+            (std::vector<std::string>{"gpulet_nvlink_errors_total" + first + R"(,kind="crc"} 3)",
+                                      "gpulet_nvlink_errors_total" + first + R"(,kind="replay"} 0)",
+                                      "gpulet_nvlink_received_bytes_total" + first + "} 1024",
+                                      "gpulet_nvlink_transmitted_bytes_total" + first + "} 2048",
+                                      "gpulet_nvlink_up" + first + "} 1",
+                                      "gpulet_nvlink_up" + gpu + R"(link="4",remote=""} 0)"}));
+}
+
 TEST(OwnPage, MemoryLimits) {
   auto snapshot = health::two_gpu_snapshot();
   snapshot.gpus.resize(1);

@@ -15,6 +15,9 @@ static_assert(static_cast<int>(GpmMetric::kDecoder0) == NVML_GPM_METRIC_NVDEC_0_
 static_assert(static_cast<int>(GpmMetric::kJpeg0) == NVML_GPM_METRIC_NVJPG_0_UTIL);
 static_assert(static_cast<int>(GpmMetric::kOfa0) == NVML_GPM_METRIC_NVOFA_0_UTIL);
 static_assert(static_cast<int>(GpmMetric::kNvLinkTransmitted) == NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC);
+static_assert(static_cast<int>(link_metrics(17).transmitted) == NVML_GPM_METRIC_NVLINK_L17_TX_PER_SEC);
+static_assert(static_cast<int>(link_metrics(18).received) == NVML_GPM_METRIC_NVLINK_L18_RX_PER_SEC);
+static_assert(static_cast<int>(link_metrics(35).transmitted) == NVML_GPM_METRIC_NVLINK_L35_TX_PER_SEC);
 
 nvmlGpmSample_t sample_of(const std::shared_ptr<void>& held) {
   return static_cast<nvmlGpmSample_t>(held.get());

@@ -20,7 +20,7 @@ namespace gpulet::nvml {
 // Minimum time between two samples.
 inline constexpr std::chrono::milliseconds kGpmMinInterval{100};
 
-// NVML_GPM_METRIC_*. In percent or MiB/s.
+// NVML_GPM_METRIC_*. In percent or MiB/s. Also those of link_metrics().
 enum class GpmMetric : unsigned {
   kGraphics = 1,
   kSm = 2,
@@ -42,6 +42,15 @@ enum class GpmMetric : unsigned {
   kNvLinkReceived = 60,
   kNvLinkTransmitted = 61,
 };
+// The traffic of one link, below kMaxNvLinks.
+struct LinkMetrics {
+  GpmMetric received, transmitted;
+};
+constexpr LinkMetrics link_metrics(unsigned link) {
+  constexpr unsigned kFirst = 62, kNineteenth = 212, kLinksOfFirst = 18;
+  const unsigned id = link < kLinksOfFirst ? kFirst + 2 * link : kNineteenth + 2 * (link - kLinksOfFirst);
+  return {static_cast<GpmMetric>(id), static_cast<GpmMetric>(id + 1)};
+}
 
 // One reading of the monitors. Keeps its library loaded; later Sessions refuse it.
 class GpmSample {

@@ -57,6 +57,29 @@ TEST_F(GpmTest, ComputesMetricsBetweenTwoSamples) {
   EXPECT_TRUE(gpm().compute_metrics(earlier, later, {}).value().empty());
 }
 
+TEST_F(GpmTest, TrafficOfEachLink) {
+  {
+    auto machine = root_.edit_machine();
+    machine->gpus[0].links[20] = machine->gpus[0].links[0];
+  }
+  const auto earlier = sample_gpu();
+  {
+    auto machine = root_.edit_machine();
+    machine->gpus[0].links[2].transmitted_kib = machine->gpus[0].links[20].received_kib = 1 << 30;
+  }
+  const auto later = sample_gpu();
+  std::set<GpmMetric> metrics;
+  for (const unsigned link : {2u, 17u, 18u, 20u})
+    metrics.insert({link_metrics(link).received, link_metrics(link).transmitted});
+  const auto found = gpm().compute_metrics(earlier, later, metrics);
+  ASSERT_TRUE(found) << found.error().full_message();
+  EXPECT_GT(found->at(link_metrics(2).transmitted), 0);
+  EXPECT_EQ(found->at(link_metrics(2).received), 0);
+  EXPECT_EQ(found->at(link_metrics(17).transmitted), 0);
+  EXPECT_FALSE(found->contains(link_metrics(18).transmitted)) << "there is no such link";
+  EXPECT_GT(found->at(link_metrics(20).received), 0);
+}
+
 TEST_F(GpmTest, OneGpuInstance) {
   unsigned id = 0;
   {

@@ -3,6 +3,7 @@
 #include <span>
 
 #include "nvml/library.h"
+#include "nvml/nvlinks.h"
 
 // Calls a function of the Session's library, which may not have it.
 #define GPULET_NVML(function, ...) invoke(session_.library_->api().function, #function, __VA_ARGS__)
@@ -19,10 +20,6 @@ Result<std::optional<T>> if_any(Status status, T value) {
   if (status) return std::optional<T>(std::move(value));
   if (absent(status.error())) return std::optional<T>();
   return fail(status.error());
-}
-
-std::uint64_t field_number(const nvmlFieldValue_t& field) {
-  return field.valueType == NVML_VALUE_TYPE_UNSIGNED_INT ? field.value.uiVal : field.value.ullVal;
 }
 
 bool has_fabric_flag(unsigned mask, unsigned shift, unsigned width, unsigned value) {
@@ -175,20 +172,9 @@ Status Health::count_link_errors(std::vector<NvLinkHealth>& links) const {
 }
 
 Result<std::vector<NvLinkHealth>> Health::nvlinks() const {
+  GPULET_TRY_ASSIGN(const auto states, NvLinks(session_, gpu_).read_states());
   std::vector<NvLinkHealth> links;
-  std::optional<Error> missing;
-  for (unsigned index = 0; index < kMaxNvLinks; ++index) {
-    const auto up = session_.nvlink_active(gpu_, index);
-    if (up) {
-      links.push_back({index, *up, std::nullopt});
-      continue;
-    }
-    if (up.error().code() != Code::kInvalidArgument && !absent(up.error())) return fail(up.error());
-    if (!missing) missing = up.error();
-    // If the driver or the GPU lacks a counter, it lacks it for every link.
-    if (absent(up.error()) && links.empty()) break;
-  }
-  if (links.empty()) return fail(Code::kUnsupported, missing ? missing->message() : "this GPU has no NVLink");
+  for (const auto& state : states) links.push_back({state.index, state.up, std::nullopt});
   GPULET_TRY(count_link_errors(links));
   return links;
 }

@@ -87,4 +87,19 @@ Status to_status(const Api& api, nvmlReturn_t result, const char* function) {
   return fail(row.code, std::move(text));
 }
 
+std::uint64_t field_number(const nvmlFieldValue_t& field) {
+  if (field.fieldId == NVML_FI_DEV_MEMORY_TEMP) return field.value.uiVal;
+  switch (field.valueType) {
+    case NVML_VALUE_TYPE_DOUBLE:
+      return static_cast<std::uint64_t>(std::max(0.0, field.value.dVal));
+    case NVML_VALUE_TYPE_UNSIGNED_INT:
+    case NVML_VALUE_TYPE_SIGNED_INT:
+      return field.value.uiVal;
+    case NVML_VALUE_TYPE_UNSIGNED_SHORT:
+      return field.value.usVal;
+    default:
+      return field.value.ullVal;
+  }
+}
+
 }  // namespace gpulet::nvml

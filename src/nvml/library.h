@@ -183,6 +183,10 @@ Status call_nvml(const Api& api, Function function, const char* name, Arguments.
   return to_status(api, call_counted(function, name, arguments...), name);
 }
 
+// The value of a field that is no negative number. Driver branch 545 reports a wrong type for the memory's
+// temperature.
+std::uint64_t field_number(const nvmlFieldValue_t& field);
+
 // A device as the driver's functions take it.
 inline nvmlDevice_t raw(Device device) { return static_cast<nvmlDevice_t>(device.raw); }
 

@@ -166,10 +166,11 @@ class Session {
   void free_event_set(void* set) const;
 
  private:
-  friend class Mig;     // mig.h: creates and destroys instances
-  friend class Health;  // health.h: health readings of one GPU
-  friend class Usage;   // usage.h: utilisation of one GPU
-  friend class Gpm;     // gpm.h: performance monitoring
+  friend class Mig;      // mig.h: creates and destroys instances
+  friend class Health;   // health.h: health readings of one GPU
+  friend class Usage;    // usage.h: utilisation of one GPU
+  friend class Gpm;      // gpm.h: performance monitoring
+  friend class NvLinks;  // nvlinks.h: state and counters of links
   Session(std::shared_ptr<const Library> library, std::uint64_t generation);
   Status stale(Device device) const;
 

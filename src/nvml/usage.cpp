@@ -30,6 +30,7 @@ static_assert(static_cast<int>(FieldId::kViolationBaseClocks) == NVML_FI_DEV_PER
 static_assert(static_cast<int>(FieldId::kEnergy) == NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION);
 static_assert(static_cast<int>(FieldId::kNvLinkReceived) == NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX);
 static_assert(static_cast<int>(FieldId::kRemappedFailure) == NVML_FI_DEV_REMAPPED_FAILURE);
+static_assert(static_cast<int>(FieldId::kNvLinkEcc) == NVML_FI_DEV_NVLINK_ECC_DATA_ERROR_COUNT_TOTAL);
 static_assert(static_cast<int>(FieldId::kPowerInstant) == NVML_FI_DEV_POWER_INSTANT);
 static_assert(kClocksDisplay == nvmlClocksEventReasonDisplayClockSetting);
 static_assert(static_cast<int>(PeerToPeer::kUnknown) == NVML_P2P_STATUS_UNKNOWN);
@@ -42,22 +43,6 @@ constexpr unsigned kMaxProcessSamples = 16384;  // process utilisation samples; 
 constexpr unsigned kHottest = 200;              // Celsius; a higher value is not a temperature
 
 bool of_all_links(FieldId id) { return id == FieldId::kNvLinkTransmitted || id == FieldId::kNvLinkReceived; }
-
-// Driver branch 545 reports a wrong value type for this field.
-std::uint64_t field_value(const nvmlFieldValue_t& field) {
-  if (field.fieldId == NVML_FI_DEV_MEMORY_TEMP) return field.value.uiVal;
-  switch (field.valueType) {
-    case NVML_VALUE_TYPE_DOUBLE:
-      return static_cast<std::uint64_t>(std::max(0.0, field.value.dVal));
-    case NVML_VALUE_TYPE_UNSIGNED_INT:
-    case NVML_VALUE_TYPE_SIGNED_INT:
-      return field.value.uiVal;
-    case NVML_VALUE_TYPE_UNSIGNED_SHORT:
-      return field.value.usVal;
-    default:
-      return field.value.ullVal;
-  }
-}
 
 Result<unsigned> as_temperature(unsigned celsius, const char* what) {
   if (celsius > kHottest)
@@ -337,7 +322,7 @@ Result<std::map<FieldId, std::uint64_t>> Usage::fields(const std::set<FieldId>& 
   GPULET_TRY(GPULET_NVML(nvmlDeviceGetFieldValues, static_cast<int>(values.size()), values.data()));
   for (const auto& value : values) {
     if (value.nvmlReturn != NVML_SUCCESS) continue;
-    const auto number = field_value(value);
+    const auto number = field_number(value);
     if (value.fieldId == NVML_FI_DEV_MEMORY_TEMP && number > kHottest) continue;
     found[static_cast<FieldId>(value.fieldId)] = number;
   }

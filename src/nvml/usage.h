@@ -90,6 +90,7 @@ enum class FieldId : unsigned {
   kRemappedUncorrectable,
   kRemappedPending,
   kRemappedFailure,
+  kNvLinkEcc = 160,     // data errors, all links
   kPowerInstant = 186,  // milliwatts
 };
 

@@ -25,6 +25,9 @@ OWN = {
     # Prometheus drops empty labels: the share of a whole device; below, the Pod of unattributed usage.
     "gpulet_device_allocated": DEVICE | POD | {"resource", "container"},
     "gpulet_pod_gpu_memory_bytes": DEVICE, "gpulet_pod_gpu_busy_seconds_total": DEVICE, "gpulet_pod_gpu_energy_joules_total": DEVICE,
+    # With gpulet.metrics.nvlinks.
+    "gpulet_nvlink_up": DEVICE | {"link", "remote"}, "gpulet_nvlink_transmitted_bytes_total": DEVICE | {"link", "remote"},
+    "gpulet_nvlink_received_bytes_total": DEVICE | {"link", "remote"}, "gpulet_nvlink_errors_total": DEVICE | {"link", "remote", "kind"},
     "gpulet_mig_instance": DEVICE | {"GPU_I_PROFILE", "GPU_I_ID", "start", "size"},
     "gpulet_driver_calls_total": set(), "gpulet_driver_call_seconds_total": set(), "gpulet_driver_calls_hanging": set(), "gpulet_driver_released": set(),
     "gpulet_snapshot_age_seconds": set(), "gpulet_sample_age_seconds": set(), "gpulet_pod_resources_age_seconds": set(),

@@ -55,6 +55,8 @@ FAULTS = [
     Case("GpuletRowRemapPending", "n1", {"gpu": "5"}, ["remap 5 pending"]),
     Case("GpuletRowRemapFailed", "n1", {"gpu": "6"}, ["remap 6 failed"], ["heal 6"]),
     Case("GpuletMemoryNearlyFull", "n1", {"gpu": "7"}, ["load 7 50 --memory 80500"], ["load 7 30 --memory 1000"]),
+    Case("GpuletLinkDown", "n2", {"gpu": "2", "link": "3"}, ["nvlink 2 3 down"], ["nvlink 2 3 up"]),
+    Case("GpuletLinkErrorsGrow", "n2", {"gpu": "2", "link": "4"}, ["nvlink 2 4 errors 500"]),
     Case("GpuletIdleButHeld", "n2", {"gpu": "0", "namespace": "models", "pod": "idle"}, ["load 0 0"], ["load 0 80"]),
 ]
 HANG = [Case("GpuletDriverHangs", "n1", {}, ["hang all"], ["heal"]), Case("GpuletSamplesStale", "n1")]

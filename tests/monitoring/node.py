@@ -13,11 +13,11 @@ LIMIT_S = 30
 # Seconds instead of minutes, as in the rules.
 CONFIG = {"version": "v1", "flags": {"migStrategy": "mixed"}, "gpulet": {
     "driverCallTimeout": "1s",
-    "metrics": {"interval": "1s"},
+    "metrics": {"interval": "1s", "nvlinks": True},
     "health": {"livenessInterval": "1s", "pollInterval": "1s", "unhealthyPollInterval": "500ms", "recoveryHold": "1s", "recoveryActionDelay": "0s",
                "relapseWindow": "20s", "maxRecoveryHold": "5s",
                # Long enough to be sampled once.
-               "classes": {name: {"recoveryHold": "4s"} for name in ("thermal", "ecc-errors", "correctable-storm")}}}}
+               "classes": {name: {"recoveryHold": "4s"} for name in ("thermal", "ecc-errors", "correctable-storm", "nvlink-errors")}}}}
 ONE_CUT_UP = {"version": "v1", "mig-configs": {"one": [
     {"devices": [7], "mig-enabled": True, "mig-devices": {"1g.10gb": 2, "2g.20gb": 1}},
     {"devices": [0, 1, 2, 3, 4, 5, 6], "mig-enabled": False}]}}

@@ -181,6 +181,30 @@ def nvlink_traffic_is_on_the_topology(bench):
 
 
 @check
+def faulty_links_are_on_the_topology(bench):
+    view = bench.view()
+    node = copy.deepcopy(bench.node)
+    uuid = [gpu["uuid"] for gpu in node["gpus"]]
+    node["gpus"][2]["nvlinks"] = {"all": 18, "up": 17, "faulty": [{"link": 3, "fault": "down", "peer": None}]}
+    node["gpus"][3]["nvlinks"] = {"all": 18, "up": 18, "faulty": [{"link": 5, "fault": "errors", "peer": None}]}
+    node["gpus"][4]["nvlinks"] = {"all": 18, "up": 18, "faulty": []}
+    bench.server.tell("node", node)
+    view.waits("(u) => document.querySelector(`[data-traffic='${u}']`).dataset.fault === 'down'", argument=uuid[2])
+    for index, fault in ((3, "errors"), (4, "none"), (5, "none")):
+        assert view.page.locator(f"[data-traffic='{uuid[index]}']").get_attribute("data-fault") == fault, index
+    for index, text, details in ((2, "17 of 18 links", "17 of 18 links up"), (3, "link errors", "18 of 18 links up, errors on link 5")):
+        assert view.page.locator(f"[data-links='{uuid[index]}']").text_content() == text + details, index
+        assert view.page.locator(f"[data-links='{uuid[index]}'] title").text_content() == details, index
+    assert view.page.locator("[data-links]").count() == 2
+    # Direct links: the line between the two GPUs.
+    for gpu in node["gpus"]:
+        gpu["nvswitch_links"] = 0
+    node["gpus"][2]["nvlinks"]["faulty"][0]["peer"] = 3
+    bench.server.tell("node", node)
+    view.waits("() => document.querySelectorAll(`#picture path[data-fault='down']`).length === 1")
+
+
+@check
 def profile_names_stay_in_one_piece(bench):
     node = copy.deepcopy(bench.node)
     mig = node["gpus"][6]["mig"]["devices"]

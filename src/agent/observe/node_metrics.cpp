@@ -236,6 +236,7 @@ void NodeMetrics::push_settings() {
   settings.interval = settings_.enabled ? Duration(settings_.interval) : Duration{};
   if (watched_) settings.interval = std::min(settings.interval, kWatchedInterval);
   settings.extra_fields = extra_fields_;
+  if (settings_.nvlinks) settings.extra_fields.insert(metrics::Field::kLinks);
   settings.counters = counters_.counters();
   settings.windows = {settings_.xid_window, settings_.clock_events_window};
   settings.page = {.host_label = host_label(settings_.host_label),

@@ -7,6 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "agent/observe/link_status.h"
 #include "base/text.h"
 #include "mig/device_holders.h"
 #include "topology/topology.h"
@@ -142,7 +143,7 @@ class NodeDocument {
                                   {"last", unix_milliseconds(to_wall_time(fault.last_seen, clock))},
                                   {"detail", fault.detail}});
     }
-    object["fabric"] = view->in_fabric;
+    put_link_status(object, gpu, *view, *input_.snapshot);
     object["unread"] = Json::array();
     for (const auto& source : view->unavailable_sources)
       object["unread"].push_back({{"source", enum_name(source.source)}, {"reason", source.reason}});

@@ -5,12 +5,13 @@
 // node_json, what changes rarely:
 //   name, version, driver {version, cuda}, problems [text]
 //   gpus [{index, uuid, model, architecture, slot, numa, memory (bytes), nvswitch_links, fabric (whether it
-//          is in an NVLink fabric), mig_pending (the MIG mode after a reset, or null), state, offered, since,
-//          reason, comes_back, due, relapses, faults [{class, text, effect, count, opened, last, detail}],
-//          unread (sources of its health that are not read) [{source, reason}] or null before the first
-//          reading, resource, shares [device id], holders [{device, uuid, namespace, pod, container,
-//          resource}], excluded (why a rule withholds it, else absent),
-//          mig null or {slices, devices [{index, uuid, profile, start, size, memory, state,
+//          is in an NVLink fabric), nvlinks {all (links that have been up), up, faulty [{link, fault ("down"
+//          or "errors"), peer (the GPU at its other end, or null)}]} (absent without links), mig_pending (the
+//          MIG mode after a reset, or null), state, offered, since, reason, comes_back, due, relapses, faults
+//          [{class, text, effect, count, opened, last, detail}], unread (sources of its health that are not
+//          read) [{source, reason}] or null before the first reading, resource, shares [device id], holders
+//          [{device, uuid, namespace, pod, container, resource}], excluded (why a rule withholds it, else
+//          absent), mig null or {slices, devices [{index, uuid, profile, start, size, memory, state,
 //          reason}]}}]
 //   links [[label as in `nvidia-smi topo -m`]], in the order of gpus
 //   timeline [{at, uuid, device, from, to, reason}], events [{at, severity, reason, message}], oldest first

@@ -32,6 +32,7 @@ HealthView build_health_view(const HealthStateMachine& machine, const inventory:
       device.uuid = scope.gpu;
       device.unavailable_sources = machine.unavailable_sources(scope.gpu);
       device.in_fabric = machine.is_in_fabric(scope.gpu);
+      device.links = machine.link_counts(scope.gpu);
     }
     if (const auto* gpu = snapshot.find(scope.gpu)) {
       device.gpu_index = gpu->index;

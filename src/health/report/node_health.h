@@ -33,8 +33,9 @@ struct DeviceView {
   DeviceStatus status;
   std::vector<UnavailableSource> unavailable_sources;  // of a GPU
   bool in_fabric = false;                              // of a GPU: registered with an NVLink fabric
+  LinkCounts links{};                                  // of a GPU
   std::optional<bool>
-      mig_pending{};  // of a GPU: the MIG mode that needs a reset (Snapshot: Gpu::mig_pending)
+      mig_pending{};       // of a GPU: the MIG mode that needs a reset (Snapshot: Gpu::mig_pending)
   std::string excluded{};  // why a rule withholds it or its GPU (Snapshot: Gpu::excluded)
 };
 

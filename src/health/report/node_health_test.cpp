@@ -57,6 +57,20 @@ TEST(HealthView, SaysWhichGpusAreInAFabric) {
   }
 }
 
+TEST(HealthView, CountsLinks) {
+  HealthFeed feed({}, XidFilter("", ""), device_with_name());
+  const auto links = [&] {
+    return build_health_view(feed.machine, feed.there, {feed.now, {}}).find(make_scope("GPU-0"))->links;
+  };
+  EXPECT_EQ(links(), (LinkCounts{2, 2})) << "the feed's own readings";
+  // The third is not connected.
+  feed.machine.add_evidence(
+      {make_scope("GPU-0"), feed.now, NvLinkReading{{{0, true, 0}, {1, true, 0}, {2, false, 0}}}});
+  EXPECT_EQ(links(), (LinkCounts{2, 2}));
+  feed.machine.add_evidence({make_scope("GPU-0"), feed.now, NvLinkReading{{{0, true, 0}, {1, false, 0}}}});
+  EXPECT_EQ(links(), (LinkCounts{2, 1}));
+}
+
 TEST(HealthView, KeepsARemovedGpu) {
   HealthFeed feed({}, XidFilter("", ""), device_with_name());
   feed.there.gpus.erase(feed.there.gpus.begin());

@@ -246,6 +246,14 @@ bool HealthStateMachine::is_in_fabric(const DeviceUuid& gpu) const {
   return state == FabricState::kHealthy || state == FabricState::kDegraded;
 }
 
+LinkCounts HealthStateMachine::link_counts(const DeviceUuid& gpu) const {
+  const auto found = records_.find(gpu);
+  if (found == records_.end()) return {};
+  const auto& links = found->second.links;
+  const auto up = std::ranges::count_if(links, [](const auto& link) { return link.second.up; });
+  return {static_cast<unsigned>(links.size()), static_cast<unsigned>(up)};
+}
+
 std::vector<DeviceUuid> HealthStateMachine::withdrawn_gpus() const {
   std::vector<DeviceUuid> gpus;
   for (const auto& [uuid, record] : records_) {

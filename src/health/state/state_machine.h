@@ -40,6 +40,12 @@ struct UnavailableSource {
   friend bool operator==(const UnavailableSource&, const UnavailableSource&) = default;
 };
 
+// Of the NVLinks of a GPU.
+struct LinkCounts {
+  unsigned all = 0, up = 0;
+  friend bool operator==(const LinkCounts&, const LinkCounts&) = default;
+};
+
 class HealthStateMachine {
  public:
   HealthStateMachine(Policy policy, XidFilter filter);
@@ -65,6 +71,8 @@ class HealthStateMachine {
   std::vector<UnavailableSource> unavailable_sources(const DeviceUuid& gpu) const;
   // Whether it was registered with an NVLink fabric when that was read last.
   bool is_in_fabric(const DeviceUuid& gpu) const;
+  // The NVLinks that have ever been up, and how many of them were up when they were read last.
+  LinkCounts link_counts(const DeviceUuid& gpu) const;
 
   // GPUs with a fault that withdraws them: poll all their checks every Policy::unhealthy_poll_interval.
   std::vector<DeviceUuid> withdrawn_gpus() const;

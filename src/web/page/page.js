@@ -184,6 +184,17 @@ function parts(gpu) {
 
 // ---- topology ----
 
+// The worst fault of a GPU's links, of all or of those to that GPU: "down", "errors" or "none".
+function linkFault(gpu, peer) {
+  const faulty = ((gpu.nvlinks || {}).faulty || []).filter((link) => peer === undefined || link.peer === peer);
+  return faulty.some((link) => link.fault === 'down') ? 'down' : faulty.length > 0 ? 'errors' : 'none';
+}
+function linkText(gpu) {
+  const down = say('{0} of {1} links up', gpu.nvlinks.up, gpu.nvlinks.all);
+  const noisy = gpu.nvlinks.faulty.filter((link) => link.fault === 'errors').map((link) => link.link);
+  return noisy.length === 0 ? down : say('{0}, errors on link {1}', down, noisy.join(', '));
+}
+
 function picture() {
   const gpus = node.gpus, columns = Math.min(4, gpus.length || 1), gap = 92, left = 56;
   const switched = gpus.filter((gpu) => gpu.nvswitch_links > 0);
@@ -203,7 +214,7 @@ function picture() {
     const centre = [columns * gap / 2 + 22, first + 64];
     for (const gpu of switched) {
       const [x, at] = places.get(gpu.index);
-      shapes.push(make('svg:line', { class: 'nvlink', 'data-traffic': gpu.uuid, x1: x, y1: at, x2: centre[0], y2: centre[1], 'stroke-width': 2.5 }));
+      shapes.push(make('svg:line', { class: 'nvlink', 'data-traffic': gpu.uuid, 'data-fault': linkFault(gpu), x1: x, y1: at, x2: centre[0], y2: centre[1], 'stroke-width': 2.5 }));
     }
     shapes.push(make('svg:rect', { class: 'switch', x: centre[0] - 66, y: centre[1] - 14, width: 132, height: 28, rx: 6 }),
       make('svg:text', { x: centre[0], y: centre[1] }, `NVSwitch · NV${Math.max(...switched.map((gpu) => gpu.nvswitch_links))}`));
@@ -215,7 +226,7 @@ function picture() {
       const [x1, y1] = places.get(gpus[a].index), [x2, y2] = places.get(gpus[b].index);
       // Bent, so that it does not run through the GPUs between.
       const bend = Math.abs(a - b) > 1 && y1 === y2 ? 34 : 0;
-      shapes.push(make('svg:path', { class: nv ? 'nvlink' : 'pcie', d: `M${x1} ${y1}Q${(x1 + x2) / 2} ${(y1 + y2) / 2 - bend} ${x2} ${y2}`,
+      shapes.push(make('svg:path', { class: nv ? 'nvlink' : 'pcie', 'data-fault': [linkFault(gpus[a], gpus[b].index), linkFault(gpus[b], gpus[a].index)].sort()[0], d: `M${x1} ${y1}Q${(x1 + x2) / 2} ${(y1 + y2) / 2 - bend} ${x2} ${y2}`,
                                      'stroke-width': nv ? Math.min(6, 1 + Number(nv[1]) / 3) : 1 }));
     }
   }
@@ -223,6 +234,8 @@ function picture() {
     const [x, at] = places.get(gpu.index);
     shapes.push(make('svg:circle', { class: 'node', 'data-tone': tone(gpu.state), cx: x, cy: at, r: 24 }),
       make('svg:text', { x, y: at }, `GPU ${gpu.index}`), make('svg:text', { class: 'rate', 'data-rate': gpu.uuid, x, y: at + 34 }));
+    if (linkFault(gpu) !== 'none') shapes.push(make('svg:text', { class: 'rate', 'data-links': gpu.uuid, x, y: at - 31 },
+      linkFault(gpu) === 'down' ? say('{0} of {1} links', gpu.nvlinks.up, gpu.nvlinks.all) : say('link errors'), make('svg:title', {}, linkText(gpu))));
   }
   const text = switched.length > 0 ? say('{0} GPUs on {1} NUMA nodes, {2} of them on NVSwitch', gpus.length, groups.length, switched.length)
     : say('{0} GPUs on {1} NUMA nodes', gpus.length, groups.length);
@@ -351,7 +364,7 @@ function takeNode(next) {
     const item = card.tile.parentElement || make('li', {}, card.tile);
     if (byId('tiles').children[i] !== item) byId('tiles').insertBefore(item, byId('tiles').children[i] || null);
   });
-  redraw(byId('picture'), [node.links, node.gpus.map((gpu) => [gpu.index, gpu.numa, gpu.nvswitch_links, gpu.state])],
+  redraw(byId('picture'), [node.links, node.gpus.map((gpu) => [gpu.index, gpu.numa, gpu.nvswitch_links, gpu.nvlinks, gpu.state])],
     () => node.gpus.length > 0 ? [picture()] : []);
   redraw(byId('matrix-table'), [node.links, node.gpus.map((gpu) => gpu.numa)], matrix);
   redraw(byId('timeline'), node.timeline, timelineItems);

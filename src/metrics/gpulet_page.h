@@ -25,7 +25,7 @@
 
 namespace gpulet::metrics {
 
-// A row of the table of these metrics, which docs/metrics.md shows.
+// A row of the list of these metrics in docs/metrics.md.
 struct MetricInfo {
   std::string_view name;
   Exposition::Type type;
@@ -38,6 +38,9 @@ std::span<const MetricInfo> gpulet_metrics();
 // Allocation, usage and MIG layout of the snapshot's devices. Unknown values have no series.
 void add_device_metrics(Exposition& page, const inventory::Snapshot& snapshot, const Holders& holders,
                         const Attribution& attribution, const UsageAccounting& accounting);
+
+// What each namespace held and used; of "" what no Pod used.
+void add_namespace_metrics(Exposition& page, const UsageAccounting& accounting);
 
 // Expected use of a GPU, in percent.
 struct ExpectedUse {

@@ -38,7 +38,7 @@ std::optional<WallTime> UsageStore::since() const {
 }
 
 void UsageStore::attach(metrics::Aggregator& sums) {
-  if (!record_) record_ = read_file();
+  if (!record_) record_ = load_record();
   sums_ = &sums;
   seen_revision_ = sums.usage_accounting().revision();
   sums.restore_usage(*record_, boot_id_);
@@ -58,12 +58,12 @@ void UsageStore::save_if_changed() {
 }
 
 // A file of another program or version, or a damaged one, is kept for people; the sums begin again.
-metrics::UsageRecord UsageStore::read_file() {
+metrics::UsageRecord UsageStore::load_record() {
   metrics::UsageRecord empty;
   empty.boot_id = boot_id_;
   empty.since = std::chrono::floor<std::chrono::milliseconds>(loop_.wall_now());
   if (path_.empty()) return empty;
-  const auto text = gpulet::read_file(path_, metrics::kMaxUsageBytes);
+  const auto text = read_file(path_, metrics::kMaxUsageBytes);
   if (!text && text.error().code() == Code::kNotFound) return empty;
   auto record = text ? metrics::parse_usage_record(*text) : fail(text.error());
   if (record) return std::move(*record);

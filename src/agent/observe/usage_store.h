@@ -40,7 +40,7 @@ class UsageStore {
   std::optional<WallTime> since() const;
 
  private:
-  metrics::UsageRecord read_file();
+  metrics::UsageRecord load_record();
   void update_record();
   void save();
   void report_status(const Status& status);

@@ -22,7 +22,7 @@ using Json = nlohmann::ordered_json;
 constexpr Duration kUsageLimit = std::chrono::seconds(5);
 constexpr double kSecondsPerHour = 3600;
 constexpr double kJoulesPerKilowattHour = 3'600'000;
-constexpr double kPercent = 100;
+constexpr double kWholePercent = 100;
 
 const std::vector<Column> kUsageColumns{{"NAMESPACE"}, {"POD"},    {"GPUS"},
                                         {"HELD H"},    {"USED H"}, {"IDLE H"},
@@ -50,7 +50,7 @@ double unknown_seconds(const Amount& amount) {
 
 std::vector<std::string> usage_row(const Amount& amount) {
   const bool is_pod = !amount.pod.empty();
-  const double idle = amount.held > 0 ? amount.idle / amount.held * kPercent : 0;
+  const double idle = amount.held > 0 ? amount.idle / amount.held * kWholePercent : 0;
   return {arguments::printable_text(amount.name_space),
           is_pod ? arguments::printable_text(amount.pod) : kDash,
           is_pod ? decimal_text(amount.gpus, 2) : kDash,

@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "cli/commands/commands.h"
 #include "cli/main/command_line.h"
+#include "cli/top/client.h"
 
 namespace gpulet::cli {
 namespace {
@@ -120,7 +121,11 @@ std::string usage_report(const agent::NodeUsage& usage, const UsageOptions& opti
 
 int run_usage(const UsageOptions& options) {
   const auto usage = agent::fetch_usage(options.socket, kUsageLimit);
-  if (!usage) return print_error("gpulet usage", usage.error().full_message());
+  if (!usage) {
+    const auto error =
+        explain_connection_error(usage.error(), {.socket = options.socket, .host = {}, .port = 0});
+    return print_error("gpulet usage", error.full_message());
+  }
   return print_report("gpulet usage", usage_report(*usage, options));
 }
 

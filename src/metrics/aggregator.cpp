@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "metrics/gpulet_page.h"
 
@@ -108,11 +109,20 @@ void Aggregator::ingest_sample(inventory::SnapshotPtr snapshot, Sample sample, P
   pods_ = std::move(pods);
   attribution_ = {attribute_sample(sample, pods_.holders, pods_.processes), pods_.details};
   const auto since = snapshot_ ? now - when_ : Duration{};
+  const bool is_gap = std::exchange(is_restored_, false);
+  const auto held = held_intervals(sample, *snapshot, pods_.holders, pods_.shares, since);
   for (const auto& [device, charge] : usage_since_last_sample(sample, since, energy_)) {
+    if (!pods_.are_holders_known) {
+      usage_accounting_.add_unattributed(device, charge);
+      continue;
+    }
     // A GPU in MIG mode is used by its instances: its energy is unattributed.
-    const auto shares = attribution_.devices.find(device);
-    usage_accounting_.add_usage(device, charge,
-                                shares == attribution_.devices.end() ? PodShares{} : shares->second);
+    const auto found = attribution_.devices.find(device);
+    auto shares = found == attribution_.devices.end() ? PodShares{} : found->second;
+    if (is_gap) shares.is_busy_known = false;
+    const auto interval = held.find(device);
+    usage_accounting_.add_usage(device, charge, shares,
+                                interval == held.end() ? HeldInterval{} : interval->second);
   }
   std::vector<DeviceUuid> there;
   for (const auto& gpu : snapshot->gpus) {
@@ -123,6 +133,20 @@ void Aggregator::ingest_sample(inventory::SnapshotPtr snapshot, Sample sample, P
   snapshot_ = std::move(snapshot);
   sample_ = std::move(sample);
   when_ = now;
+}
+
+UsageRecord Aggregator::usage_record() const {
+  auto record = usage_accounting_.to_record();
+  for (const auto& [device, energy] : energy_) {
+    if (record.devices.contains(device)) record.energy[device] = energy;
+  }
+  return record;
+}
+
+void Aggregator::restore_usage(const UsageRecord& record, const std::string& boot_id) {
+  usage_accounting_.restore_record(record);
+  energy_ = record.boot_id == boot_id ? record.energy : EnergyCounters{};
+  is_restored_ = true;
 }
 
 void Aggregator::clear() {
@@ -136,6 +160,7 @@ void Aggregator::add_metrics_to(Exposition& page) const {
   add_dcgm_metrics(page, sample_, counters_, attribution_, options_);
   add_device_metrics(page, *snapshot_, pods_.holders, attribution_, usage_accounting_);
   add_link_metrics(page, *snapshot_, sample_);
+  add_namespace_metrics(page, usage_accounting_);
 }
 
 }  // namespace gpulet::metrics

@@ -78,9 +78,17 @@ class Aggregator {
     Holders holders;
     PodByPid processes;
     std::map<PodName, PodDetails> details;
+    ShareCounts shares{};           // of the resources that this node serves
+    bool are_holders_known = true;  // false: not listed yet, and `holders` is empty
   };
   // Adds a sample with its Pods and the snapshot that it was read with.
   void ingest_sample(inventory::SnapshotPtr snapshot, Sample sample, PodContext pods, Time now);
+
+  // What is kept over restarts: the sums, and the energy counters of the last sample.
+  UsageRecord usage_record() const;
+  // Before the first sample: goes on with the sums. Energy counters go on where `boot_id` is the record's;
+  // what GPUs used since then is nobody's.
+  void restore_usage(const UsageRecord& record, const std::string& boot_id);
 
   // Shows nothing until the next sample. Usage sums stay.
   void clear();
@@ -99,6 +107,7 @@ class Aggregator {
   EventWindows windows_;
   UsageAccounting usage_accounting_;
   EnergyCounters energy_;
+  bool is_restored_ = false;  // without a sample since then
   inventory::SnapshotPtr snapshot_;
   Sample sample_;
   PodContext pods_;

@@ -137,12 +137,13 @@ class DcgmPage {
         continue;
       }
       const bool divided = (counter.field == Field::kFbUsed && use.known) ||
-                           (counter.field == Field::kGpuUtil && use.busy_known);
+                           (counter.field == Field::kGpuUtil && use.busy_known) ||
+                           (counter.field == Field::kGraphicsActive && use.busy_known);
       const Value* value = entity.value(counter.field);
       if (add_events(entity, counter, whole, labels)) continue;
       if (value == nullptr || std::holds_alternative<std::string>(*value)) continue;
       if (divided && shared) {
-        add_divided(counter, *value, use, labels);
+        add_divided(counter, *value, use, entity.value(Field::kGpuUtil), labels);
         continue;
       }
       for (const auto& series : whole_labels) add_value(counter, series, *value);
@@ -195,9 +196,10 @@ class DcgmPage {
     }
   }
 
-  // One series per Pod; the rest has no Pod.
+  // One series per Pod; the rest has no Pod. `util`: the GPU's use in percent, as that of the Pods.
   template <class LabelsOf>
-  void add_divided(const Counter& counter, const Value& value, const EntityUse& use, const LabelsOf& labels) {
+  void add_divided(const Counter& counter, const Value& value, const EntityUse& use, const Value* util,
+                   const LabelsOf& labels) {
     if (counter.field == Field::kFbUsed) {
       std::uint64_t rest = static_cast<std::uint64_t>(number_of(value));
       for (const auto& pod : use.pods) {
@@ -207,9 +209,13 @@ class DcgmPage {
       }
       return add_value(counter, labels({}, {}, {}), rest);
     }
-    double rest = number_of(value);
+    double rest = number_of(value), scale = 1;
+    if (counter.field == Field::kGraphicsActive) {
+      const double percent = util == nullptr ? 0 : number_of(*util);
+      scale = percent > 0 ? rest / percent : 0;
+    }
     for (const auto& pod : use.pods) {
-      const double own = std::min(rest, pod.busy);
+      const double own = std::min(rest, pod.busy * scale);
       rest -= own;
       add_value(counter, labels({&pod, ""}, {}, {}), own);
     }

@@ -6,9 +6,10 @@
 // pod_uid, vgpu and the metric's own labels (err_code, err_msg, xid_description), by name.
 //
 // A GPU in MIG mode has a series per GPU instance, with the GPU's value where the instance has none, subject
-// to the DeviceFilter. If one Pod holds a device, each series has its labels. If several do, FB_USED and
-// GPU_UTIL have one series per Pod and one for the rest, which add up to the device; other metrics have one
-// series without a Pod. A GPU that did not answer is absent. Source: dcgm-exporter, rendermetrics and
+// to the DeviceFilter. If one Pod holds a device, each series has its labels. If several do, FB_USED,
+// GPU_UTIL and GR_ENGINE_ACTIVE have one series per Pod and one for the rest, which add up to the device;
+// other metrics have one series without a Pod. GR_ENGINE_ACTIVE, by which OpenCost tells usage, is divided as
+// the GPU's busy time. A GPU that did not answer is absent. Source: dcgm-exporter, rendermetrics and
 // transformation; docs/metrics.md lists the differences.
 #pragma once
 

@@ -164,6 +164,10 @@ TEST(DcgmPage, PodsHaveTheirOwnMemoryAndTime) {
             (std::vector<std::string>{"DCGM_FI_DEV_GPU_UTIL" + kGpu3 + text + serve + " 0",
                                       "DCGM_FI_DEV_GPU_UTIL" + kGpu3 + text + train + " 50",
                                       "DCGM_FI_DEV_GPU_UTIL" + kGpu3 + text + "} 30"}));
+  EXPECT_EQ(lines(page, "DCGM_FI_PROF_GR_ENGINE_ACTIVE"),
+            (std::vector<std::string>{"DCGM_FI_PROF_GR_ENGINE_ACTIVE" + kGpu3 + text + serve + " 0",
+                                      "DCGM_FI_PROF_GR_ENGINE_ACTIVE" + kGpu3 + text + train + " 0.49375",
+                                      "DCGM_FI_PROF_GR_ENGINE_ACTIVE" + kGpu3 + text + "} 0.29625"}));
   EXPECT_EQ(lines(page, "DCGM_FI_DEV_GPU_TEMP"),
             std::vector<std::string>{"DCGM_FI_DEV_GPU_TEMP" + kGpu3 + text + "} 41"});
 
@@ -180,6 +184,7 @@ TEST(DcgmPage, PodsHaveTheirOwnMemoryAndTime) {
   auto& shares = uses.devices[DeviceUuid("GPU-3")];
   shares.is_busy_known = false;
   EXPECT_EQ(lines(page_of(one_gpu(), uses), "DCGM_FI_DEV_GPU_UTIL").size(), 1u);
+  EXPECT_EQ(lines(page_of(one_gpu(), uses), "DCGM_FI_PROF_GR_ENGINE_ACTIVE").size(), 1u);
   EXPECT_EQ(lines(page_of(one_gpu(), uses), "DCGM_FI_DEV_FB_USED").size(), 3u);
   shares.is_known = false;
   EXPECT_EQ(lines(page_of(one_gpu(), uses), "DCGM_FI_DEV_FB_USED").size(), 1u)

@@ -1,4 +1,4 @@
-// Checks the lists and the table of docs/metrics.md against the code.
+// Checks the lists of docs/metrics.md against the code.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -67,25 +67,26 @@ std::string absent_list() {
   return list + "\n";
 }
 
-std::string gpulet_table() {
-  std::string table = "| metric | type | labels | |\n|---|---|---|---|\n";
+std::string gpulet_list() {
+  std::string list = "\n";
   for (const auto& metric : gpulet_metrics()) {
     std::string labels;
     for (const auto& label : text::split(metric.labels, ','))
       labels += (labels.empty() ? "`" : ", `") + std::string(text::trim(label)) + "`";
     const bool device =
         metric.name.starts_with("gpulet_device") || metric.name.starts_with("gpulet_nvlink") ||
-        metric.name.find("_gpu_") != std::string::npos || metric.name.find("_mig_") != std::string::npos;
-    table += "| `" + std::string(metric.name) + "` | " + std::string(Exposition::type_name(metric.type)) +
-             " | " + (device ? "device" + std::string(labels.empty() ? "" : ", ") : "") + labels + " | " +
-             std::string(metric.help) + " |\n";
+        (metric.name.find("_gpu_") != std::string::npos && !metric.name.starts_with("gpulet_namespace_")) ||
+        metric.name.find("_mig_") != std::string::npos;
+    if (device) labels = "device" + (labels.empty() ? std::string() : ", " + labels);
+    list += "- `" + std::string(metric.name) + "`: " + std::string(metric.help) + " [" +
+            std::string(Exposition::type_name(metric.type)) + (labels.empty() ? "" : "; " + labels) + "]\n";
   }
-  return table;
+  return list + "\n";
 }
 
 TEST(Docs, FieldsMatch) { expect_in_document(kPage, "fields", fields_list()); }
 
-TEST(Docs, GpuletMetricsTableMatches) { expect_in_document(kPage, "gpulet", gpulet_table()); }
+TEST(Docs, GpuletMetricsMatch) { expect_in_document(kPage, "gpulet", gpulet_list()); }
 
 TEST(Docs, UnsupportedFieldsMatch) { expect_in_document(kPage, "absent", absent_list()); }
 

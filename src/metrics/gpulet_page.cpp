@@ -20,6 +20,8 @@ enum class Metric {
   kPodMemory,
   kPodEnergy,
   kPodBusy,
+  kPodHeld,
+  kPodIdle,
   kGpuForecast,
   kGpuMemoryForecast,
   kPodForecast,
@@ -36,6 +38,10 @@ enum class Metric {
   kDeviceFaults,
   kDeviceRelapses,
   kDeviceQuarantine,
+  kNamespaceEnergy,
+  kNamespaceBusy,
+  kNamespaceHeld,
+  kNamespaceIdle,
   kDriverCalls,
   kDriverCallTime,
   kDriverCallsHanging,
@@ -65,16 +71,20 @@ enum class Metric {
   kCount,
 };
 
-// The first twenty have the device labels before their own.
+// The first twenty-two have the device labels before their own.
 constexpr std::array<MetricInfo, static_cast<std::size_t>(Metric::kCount)> kMetrics = {{
     {"gpulet_device_allocated", kGauge, "resource, share, namespace, pod, container",
      "1 for each container that holds the device or a share of it."},
     {"gpulet_pod_gpu_memory_bytes", kGauge, "namespace, pod",
      "Device memory in use, by Pod; without a Pod the unattributed rest."},
     {"gpulet_pod_gpu_energy_joules_total", kCounter, "namespace, pod",
-     "Energy that the device used since the agent started, by Pod; without a Pod the unattributed rest."},
+     "Energy that the device used, by Pod, or unattributed."},
     {"gpulet_pod_gpu_busy_seconds_total", kCounter, "namespace, pod",
-     "Busy time of the device since the agent started, by Pod; without a Pod the unattributed rest."},
+     "Busy time of the device, by Pod, or unattributed."},
+    {"gpulet_pod_gpu_held_seconds_total", kCounter, "namespace, pod",
+     "Time that the Pod held the device; of a share its part."},
+    {"gpulet_pod_gpu_idle_seconds_total", kCounter, "namespace, pod",
+     "Held time in which the Pod is known not to have used the device."},
     {"gpulet_gpu_utilization_forecast_percent", kGauge, "horizon",
      "Greatest expected utilization of the GPU within the horizon: the sum over its Pods."},
     {"gpulet_gpu_memory_forecast_percent", kGauge, "horizon",
@@ -99,6 +109,13 @@ constexpr std::array<MetricInfo, static_cast<std::size_t>(Metric::kCount)> kMetr
      "How often the GPU failed again soon after it returned to service."},
     {"gpulet_device_quarantine_seconds", kGauge, "",
      "Time since the device was withdrawn; absent while it is offered."},
+    {"gpulet_namespace_gpu_energy_joules_total", kCounter, "namespace",
+     "Energy that the namespace's Pods used, or unattributed."},
+    {"gpulet_namespace_gpu_busy_seconds_total", kCounter, "namespace",
+     "GPU time that they used, or unattributed."},
+    {"gpulet_namespace_gpu_held_seconds_total", kCounter, "namespace", "GPU time that they held."},
+    {"gpulet_namespace_gpu_idle_seconds_total", kCounter, "namespace",
+     "Held GPU time in which they are known not to have used it."},
     {"gpulet_driver_calls_total", kCounter, "", "Driver calls."},
     {"gpulet_driver_call_seconds_total", kCounter, "", "Time spent in driver calls."},
     {"gpulet_driver_calls_hanging", kGauge, "", "Driver calls that have not returned in time."},
@@ -210,7 +227,11 @@ class DevicesPage {
       if (energy) {
         add_metric(page_, Metric::kPodEnergy, labels, static_cast<double>(usage.millijoules) / kMillijoules);
       }
-      if (busy) add_metric(page_, Metric::kPodBusy, labels, seconds_of(usage.busy));
+      if (!busy) return;
+      add_metric(page_, Metric::kPodBusy, labels, seconds_of(usage.busy));
+      if (pod == PodName{}) return;
+      add_metric(page_, Metric::kPodHeld, labels, seconds_of(usage.held));
+      add_metric(page_, Metric::kPodIdle, labels, seconds_of(usage.idle));
     };
     for (const auto& [pod, usage] : found->second.pods) add_usage(pod, usage);
     add_usage({}, found->second.unattributed);
@@ -291,6 +312,17 @@ void add_link_metrics(Exposition& page, const inventory::Snapshot& snapshot, con
       for (const auto& [kind, count] : link.errors)
         add_metric(page, Metric::kLinkErrors, make_labels(concat_labels(named, {{"kind", kind}})), count);
     }
+  }
+}
+
+void add_namespace_metrics(Exposition& page, const UsageAccounting& accounting) {
+  for (const auto& [name, usage] : accounting.usage_by_namespace()) {
+    const Exposition::Labels labels{{"namespace", name}};
+    add_metric(page, Metric::kNamespaceEnergy, labels, static_cast<double>(usage.millijoules) / kMillijoules);
+    add_metric(page, Metric::kNamespaceBusy, labels, seconds_of(usage.busy));
+    if (name.empty()) continue;
+    add_metric(page, Metric::kNamespaceHeld, labels, seconds_of(usage.held));
+    add_metric(page, Metric::kNamespaceIdle, labels, seconds_of(usage.idle));
   }
 }
 

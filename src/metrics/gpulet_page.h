@@ -25,7 +25,7 @@
 
 namespace gpulet::metrics {
 
-// A row of the table of these metrics, which docs/metrics.md shows.
+// A row of the list of these metrics in docs/metrics.md.
 struct MetricInfo {
   std::string_view name;
   Exposition::Type type;
@@ -41,6 +41,9 @@ void add_device_metrics(Exposition& page, const inventory::Snapshot& snapshot, c
 
 // State, data and errors of each NVLink in the sample. Unknown values have no series.
 void add_link_metrics(Exposition& page, const inventory::Snapshot& snapshot, const Sample& sample);
+
+// What each namespace held and used; of "" what no Pod used.
+void add_namespace_metrics(Exposition& page, const UsageAccounting& accounting);
 
 // Expected use of a GPU, in percent.
 struct ExpectedUse {

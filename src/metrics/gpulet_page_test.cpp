@@ -24,7 +24,10 @@ void expect_right(const Exposition& page) {
   const auto docs = read_file("docs/metrics.md").value_or("");
   for (const auto& line : lines(page.text_format(), "# TYPE ")) {
     const auto words = text::split(line, ' ');
-    EXPECT_NE(docs.find("| `" + words[2] + "` | " + words[3] + " |"), std::string::npos) << line;
+    const auto at = docs.find("- `" + words[2] + "`: ");
+    ASSERT_NE(at, std::string::npos) << line;
+    const auto documented = docs.substr(at, docs.find('\n', at) - at);
+    EXPECT_NE(documented.find(" [" + words[3]), std::string::npos) << documented;
   }
 }
 
@@ -124,7 +127,7 @@ TEST(OwnPage, SharedGpu) {
   Attribution uses;
   uses.devices[kGpu] = shares;
   UsageAccounting accounts;
-  accounts.add_usage(kGpu, {1000, 500ms}, shares);
+  accounts.add_usage(kGpu, {1000, 500ms}, shares, {1s, true, 1, {{kServe, 0.25}, {kTrain, 0.5}}});
   Exposition page;
   add_device_metrics(page, snapshot, holders, uses, accounts);
   const std::string gpu = R"({gpu="0",UUID="GPU-0",device="nvidia0",modelName="NVIDIA H100",)";
@@ -145,9 +148,33 @@ TEST(OwnPage, SharedGpu) {
                                 series("gpulet_pod_gpu_energy_joules_total", nobody + "} 0.2"),
                                 series("gpulet_pod_gpu_energy_joules_total", train + "} 0.6"),
                                 series("gpulet_pod_gpu_energy_joules_total", serve + "} 0.2"),
+                                series("gpulet_pod_gpu_held_seconds_total", train + "} 0.5"),
+                                series("gpulet_pod_gpu_held_seconds_total", serve + "} 0.25"),
+                                series("gpulet_pod_gpu_idle_seconds_total", train + "} 0.2"),
+                                series("gpulet_pod_gpu_idle_seconds_total", serve + "} 0.15"),
                                 series("gpulet_pod_gpu_memory_bytes", nobody + "} 50"),
                                 series("gpulet_pod_gpu_memory_bytes", train + "} 200"),
                                 series("gpulet_pod_gpu_memory_bytes", serve + "} 100")}));
+  expect_right(page);
+}
+
+TEST(OwnPage, Namespaces) {
+  UsageAccounting accounts;
+  PodShares shares;
+  shares.pods = {{{kServe, {"main"}, {}}, {}, 60}};
+  shares.unattributed_busy = 20;
+  accounts.add_usage(kGpu, {1000, 800ms}, shares, {2s, true, 1, {{kServe, 1.0}}});
+  accounts.add_usage(kGpu, {0, 0ms}, {}, {});
+  Exposition page;
+  add_namespace_metrics(page, accounts);
+  EXPECT_EQ(lines(page.text_format(), "gpulet_"),
+            (std::vector<std::string>{R"(gpulet_namespace_gpu_busy_seconds_total{namespace=""} 0.2)",
+                                      R"(gpulet_namespace_gpu_busy_seconds_total{namespace="prod"} 0.6)",
+                                      R"(gpulet_namespace_gpu_energy_joules_total{namespace=""} 0.25)",
+                                      R"(gpulet_namespace_gpu_energy_joules_total{namespace="prod"} 0.75)",
+                                      R"(gpulet_namespace_gpu_held_seconds_total{namespace="prod"} 2)",
+                                      R"(gpulet_namespace_gpu_idle_seconds_total{namespace="prod"} 1.4)"}))
+      << "the Pod has ended";
   expect_right(page);
 }
 

@@ -158,9 +158,11 @@ const std::string& page_text(const Pages& pages, PageText text) {
     case PageText::kPublicUse:
       return pages.public_use;
     case PageText::kTrends:
+      return pages.trends;
+    case PageText::kUsage:
       break;
   }
-  return pages.trends;
+  return pages.usage;
 }
 
 std::size_t total_page_bytes(const Pages& pages) {

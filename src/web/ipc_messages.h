@@ -32,9 +32,10 @@ enum class PageText {
   kUse,
   kPublicNode,
   kPublicUse,
-  kTrends
+  kTrends,
+  kUsage
 };
-inline constexpr std::size_t kPageTexts = 10;
+inline constexpr std::size_t kPageTexts = 11;
 const std::string& page_text(const Pages& pages, PageText text);
 std::size_t total_page_bytes(const Pages& pages);  // all texts together
 

@@ -20,7 +20,8 @@ Pages pages_of(bool healthy, bool ready, const std::vector<std::string>& texts) 
           .use = texts[6],
           .public_node = texts[7],
           .public_use = texts[8],
-          .trends = texts[9]};
+          .trends = texts[9],
+          .usage = texts[10]};
 }
 
 bool same(const PagesMessage& a, const PagesMessage& b) {

@@ -38,6 +38,8 @@ struct Pages {
   std::string public_use{};
   // JSON of one line: the history of the samples for long ranges (agent/observe/sample_trends.h). No event.
   std::string trends{};
+  // JSON of one line: what Pods and namespaces have used (agent/observe/usage_json.h). No event.
+  std::string usage{};
   // Whether `metrics` and `open_metrics` are written. If not, a request for /metrics calls
   // ListenerOptions::on_metrics_wanted and waits for pages that have them.
   bool has_metrics = true;

@@ -85,6 +85,7 @@ void Router::publish_message(PagesMessage frame, Time now) {
   if (auto& text = frame[PageText::kOpenMetrics]) open_metrics_ = http::Document(std::move(*text));
   if (auto& text = frame[PageText::kTrends]; text && !text->empty())
     trends_ = http::Document(std::move(*text));
+  if (auto& text = frame[PageText::kUsage]; text && !text->empty()) usage_ = http::Document(std::move(*text));
   std::string events, public_events;
   const auto set_document = [&](const char* name, std::optional<std::string>& text,
                                 std::optional<std::string>& public_text, Documents& documents) {
@@ -159,6 +160,7 @@ http::Response Router::document_response(std::string_view path, const http::Requ
   const http::Document& document =
       path == "/api/now"      ? now_
       : path == "/api/trends" ? trends_
+      : path == "/api/usage"  ? usage_
                               : (path == "/api/node" ? node_ : use_).for_client(request.is_authenticated);
   if (document.plain_text()->empty()) return text_response(503, "the agent has not published it yet");
   return document_body_response(document, kJson, request);
@@ -195,15 +197,15 @@ http::Response Router::route_request(const http::Request& request, Time now) con
   if (request.method != "GET" && request.method != "HEAD") return text_response(405, "only GET and HEAD");
   const std::string_view path = path_of(request);
   if (auto file = node_page_file(path, request)) return std::move(*file);
-  static constexpr std::string_view kApi[] = {"/api/node",    "/api/now",    "/api/use",
-                                              "/api/history", "/api/trends", "/api/events"};
+  static constexpr std::string_view kApi[] = {"/api/node",   "/api/now",   "/api/use",   "/api/history",
+                                              "/api/trends", "/api/usage", "/api/events"};
   const bool api = std::ranges::find(kApi, path) != std::end(kApi);
   // dcgm-exporter's: whether there is a process to ask, also while its driver hangs.
   if (path == "/health") return text_response(200, "OK");
   if (!api && path != "/healthz" && path != "/readyz" && path != kMetricsPath) {
     return text_response(404,
                          "no such page; there are / /health /healthz /readyz /metrics /api/node /api/now "
-                         "/api/use /api/history /api/trends /api/events");
+                         "/api/use /api/history /api/trends /api/usage /api/events");
   }
   // Subscribers stay connected and see from the sample times that no new ones arrive.
   if (auto stale = staleness_reason(now); !stale.empty() && path != "/api/events")

@@ -54,6 +54,7 @@ class SampleHistory {
 //   /api/use     JSON: usage by owner in it; names of processes only for authenticated clients, as in `node`
 //   /api/history JSON: {"samples":[now, …]}, oldest first, of the last 15 minutes
 //   /api/trends  JSON: means of the samples of the last hour, six hours and day
+//   /api/usage   JSON: what Pods and namespaces have used (agent/observe/usage_json.h)
 //   /api/events  server-sent events `node`, `now` and `use`, each with such a document; all of them on
 //   connecting
 class Router final : public http::RequestHandler {
@@ -104,6 +105,7 @@ class Router final : public http::RequestHandler {
   std::string health_text_, ready_text_;
   http::Document metrics_, open_metrics_, now_;
   http::Document trends_{"{\"at\":0,\"rings\":[]}"};  // before the first: none
+  http::Document usage_{"{\"since\":0,\"pods\":[],\"namespaces\":[]}"};
   Documents node_, use_;
   SampleHistory history_;
   mutable std::shared_ptr<const http::Document> history_document_;  // null until asked for after a change

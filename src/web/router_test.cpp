@@ -106,7 +106,8 @@ Pages pages(bool healthy, bool ready) {
           .use = "{\"at\":1,\"devices\":{}}\n",
           .public_node = "{\"gpus\":[\"public\"]}\n",
           .public_use = "{\"at\":1,\"devices\":\"public\"}\n",
-          .trends = "{\"at\":1,\"rings\":[]}\n"};
+          .trends = "{\"at\":1,\"rings\":[]}\n",
+          .usage = "{\"since\":1,\"pods\":[],\"namespaces\":[]}\n"};
 }
 PagesMessage frame(bool healthy, bool ready) { return make_pages_message(pages(healthy, ready), 10s); }
 
@@ -245,8 +246,8 @@ TEST(Site, CompressesOncePerPublishAndOnlyOnRequest) {
 TEST(Site, StaleOrMissingPagesAreUnavailable) {
   Router site;
   const Time start{};
-  const std::string_view kPaths[] = {"/healthz", "/readyz",  "/metrics",     "/api/node",
-                                     "/api/now", "/api/use", "/api/history", "/api/trends"};
+  const std::string_view kPaths[] = {"/healthz", "/readyz",      "/metrics",    "/api/node", "/api/now",
+                                     "/api/use", "/api/history", "/api/trends", "/api/usage"};
   for (const auto path : kPaths) {
     EXPECT_EQ(get(site, path, start).status, 503);
     EXPECT_EQ(*get(site, path, start).body, "the agent has not published anything yet\n");
@@ -351,21 +352,26 @@ TEST(Site, UsageIsNotInTheHistory) {
   EXPECT_EQ(*get(site, "/api/history", Time{}).body, "{\"samples\":[{\"at\":1}\n]}\n");
 }
 
-TEST(Site, TrendsAreNoEvent) {
+TEST(Site, TrendsAndUsageAreNoEvents) {
   Router site;
   Pages none = pages(true, true);
   none.trends.clear();
+  none.usage.clear();
   site.publish_message(make_pages_message(none, 10s), Time{});
   EXPECT_EQ(*get(site, "/api/trends", Time{}).body, "{\"at\":0,\"rings\":[]}");
+  EXPECT_EQ(*get(site, "/api/usage", Time{}).body, "{\"since\":0,\"pods\":[],\"namespaces\":[]}");
   site.publish_message(frame(true, true), Time{});
   EXPECT_EQ(*get(site, "/api/trends", Time{}).body, "{\"at\":1,\"rings\":[]}\n");
+  EXPECT_EQ(*get(site, "/api/usage", Time{}).body, "{\"since\":1,\"pods\":[],\"namespaces\":[]}\n");
   std::string heard;
   auto watching =
       site.subscribers().subscribe([&](const http::SharedText& text) { heard += *text; }, true, 1);
   PagesMessage change{.healthy = true, .ready = true, .valid_for = 10s, .texts = {}};
   change[PageText::kTrends] = "{\"at\":2,\"rings\":[]}";
+  change[PageText::kUsage] = "{\"since\":2}";
   site.publish_message(change, Time{});
   EXPECT_EQ(*get(site, "/api/trends", Time{}).body, "{\"at\":2,\"rings\":[]}");
+  EXPECT_EQ(*get(site, "/api/usage", Time{}).body, "{\"since\":2}");
   EXPECT_EQ(heard, "");
 }
 

@@ -51,6 +51,7 @@ COMMANDS = (
     ("driver status", "driver-status", 0),
     ("migrate check --root {host}", "migrate-check", 3),
     ("top -n 1", "top", 0),
+    ("usage", "usage", 0),
     ("version", "version", 0),
 )
 # The simulator's have no schema.

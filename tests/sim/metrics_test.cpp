@@ -77,6 +77,50 @@ TEST_F(SimMetrics, ShowsTheLastXidOfAGpu) {
   EXPECT_EQ(line.find("No Error"), std::string::npos) << line;
 }
 
+TEST_F(SimMetrics, SumsGoOnAfterARestart) {
+  start_node("hgx-h100", every_second());
+  const auto trainer = admit_pod("trainer", 1).uid;
+  const auto value = [&](const std::string& name, const std::string& labels) {
+    const auto lines = series_values(name, labels);
+    return lines.empty() ? -1 : std::stod(lines[0].substr(lines[0].rfind(' ') + 1));
+  };
+  const auto of_namespace = [&] {
+    return value("gpulet_namespace_gpu_held_seconds_total", "{namespace=\"default\"}");
+  };
+  const auto of_pod = [&] { return value("gpulet_pod_gpu_held_seconds_total", "pod=\"trainer\""); };
+  ASSERT_TRUE(becomes_true([&] { return of_namespace() > 1 && of_pod() > 1; }));
+  const double namespace_before = of_namespace(), pod_before = of_pod();
+  allow_agent_exit();
+  ASSERT_TRUE(sim_node().stop_agent());
+  start_agent(every_second());
+  ASSERT_TRUE(becomes_true([&] { return of_namespace() >= 0 && of_pod() >= 0; }));
+  EXPECT_GE(of_namespace(), namespace_before);
+  EXPECT_GE(of_pod(), pod_before);
+
+  const auto shown = sim::program_output(
+      {std::string(GPULET_PROGRAMS) + "/gpulet", "usage", "--socket", sim_node().socket()}, {});
+  ASSERT_TRUE(shown) << shown.error().full_message();
+  EXPECT_NE(shown->find("default    trainer  1.00"), std::string::npos) << *shown;
+
+  ASSERT_TRUE(sim_kubelet().remove_pod(trainer));
+  ASSERT_TRUE(becomes_true([&] { return of_pod() < 0; }));
+  EXPECT_GE(of_namespace(), pod_before) << "a Pod that has ended";
+}
+
+TEST_F(SimMetrics, AShareHoldsItsPartOfAGpu) {
+  bring_up_node();
+  write_config("version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n");
+  auto options = every_second();
+  options.arguments = {"--config-file=" + config_path()};
+  start_agent(options);
+  ASSERT_TRUE(becomes_allocatable(32));
+  admit_pod("notebook", 1);
+  EXPECT_TRUE(becomes_true([&] {
+    return http_get(listener_port(), "/api/usage").body.find("\"pod\":\"notebook\",\"gpus\":0.25") !=
+           std::string::npos;
+  }));
+}
+
 TEST_F(SimMetrics, NameThePodThatHoldsTheGpu) {
   start_node("hgx-h100", every_second());
   const auto held = granted_ids(admit_pod("trainer", 1)).at(0);

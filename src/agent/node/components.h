@@ -55,6 +55,8 @@ class PagesComponent final : public Component {
                          const std::vector<health::StatusChange>& changes) override;
 
  private:
+  std::string state_dir() const;  // empty: nothing is kept
+
   Node& node_;
   NodePages pages_;
 };

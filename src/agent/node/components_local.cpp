@@ -362,7 +362,13 @@ void PagesComponent::start() {
   pages_.publish_pages();
 }
 
+// The exporter writes nothing on the node.
+std::string PagesComponent::state_dir() const {
+  return node_.sources.exporter ? std::string() : node_.config.gpulet.state_dir;
+}
+
 void PagesComponent::apply_config() {
+  pages_.set_state_dir(state_dir());
   pages_.set_config_text(node_.config_text);
   pages_.apply_pages_config(node_.config);
 }
@@ -370,6 +376,7 @@ void PagesComponent::apply_config() {
 void PagesComponent::detach_devices() { pages_.detach_driver(); }
 
 void PagesComponent::attach_devices() {
+  pages_.set_state_dir(state_dir());
   pages_.attach_driver(*node_.devices->driver(), node_.devices->pod_resources(), node_.config);
 }
 

@@ -2,22 +2,18 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <memory>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
 #include "base/text.h"
-#include "http/client.h"
-#include "http/socket.h"
 
 namespace gpulet::agent {
 namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMaxNodeDocument = 16u << 20;
 constexpr const char* kToClaims = "claims";
 constexpr const char* kToDevicePlugin = "devicePlugin";
 
@@ -72,28 +68,7 @@ ClaimStatus parse_claim_status(const json& node) {
 }
 
 Result<ClaimStatus> fetch_claim_status(const std::string& socket, Duration limit) {
-  GPULET_TRY_ASSIGN(const auto address, http::unix_address(socket));
-  EpollLoop loop;
-  std::string text;
-  Status ended = fail(Code::kDeadlineExceeded, "the agent did not respond in time", socket);
-  const auto end_fetch = [&](Status status) {
-    ended = std::move(status);
-    loop.stop_loop();
-  };
-  auto get = http::HttpGet::start_get(loop, address, "localhost", "/api/node",
-                                      {.on_piece = [&](std::string_view piece) -> Status {
-                                         if (text.size() + piece.size() > kMaxNodeDocument)
-                                           return fail(Code::kIo, "the response is too large", socket);
-                                         text += piece;
-                                         return {};
-                                       },
-                                       .on_end = end_fetch});
-  if (!get) return fail(get.error());
-  const auto over = loop.after(limit, [&] { loop.stop_loop(); });
-  loop.run_loop();
-  GPULET_TRY(ended);
-  const auto node = parse_json(text);
-  if (!node.is_object()) return fail(Code::kInvalidArgument, "the response is not from an agent", socket);
+  GPULET_TRY_ASSIGN(const auto node, fetch_agent_json(socket, "/api/node", limit));
   return parse_claim_status(node);
 }
 

@@ -13,6 +13,7 @@
 
 #include <nlohmann/json_fwd.hpp>  // tidy: heavy-header because it is the forward declaration
 
+#include "agent/observe/agent_client.h"
 #include "base/loop.h"
 #include "base/result.h"
 #include "base/types.h"
@@ -47,9 +48,7 @@ nlohmann::ordered_json claim_status_json(const ClaimStatus& status);
 // Of /api/node. What is missing or odd is left out. Pure.
 ClaimStatus parse_claim_status(const nlohmann::json& node);
 
-inline constexpr const char* kAgentSocket = "/run/gpulet/agent.sock";
-// Fetches /api/node from an agent's socket, and blocks for at most `limit`. Errors: kNotFound without an
-// agent; kDeadlineExceeded; those of the connection; kInvalidArgument for what is no such document.
+// Of /api/node of an agent's socket. Errors: as fetch_agent_json().
 Result<ClaimStatus> fetch_claim_status(const std::string& socket, Duration limit);
 
 }  // namespace gpulet::agent

@@ -3,6 +3,15 @@
 #include <algorithm>
 
 namespace gpulet::agent {
+namespace {
+
+bool holds_shares(const metrics::Holders& holders) {
+  return std::ranges::any_of(holders, [](const auto& device) {
+    return std::ranges::any_of(device.second, [](const auto& holder) { return !holder.shares.empty(); });
+  });
+}
+
+}  // namespace
 
 using metrics::GpuSample;
 
@@ -154,6 +163,8 @@ void MetricsCollector::finish_round() {
 metrics::Aggregator::PodContext MetricsCollector::pods_in_round(const Round& round) {
   metrics::Aggregator::PodContext pods;
   pods.holders = metrics::find_holders(containers_, *round.snapshot);
+  pods.are_holders_known = containers_at_.has_value();
+  if (ports_.devices && holds_shares(pods.holders)) pods.shares = metrics::count_shares(ports_.devices());
   // UIDs that cannot be read now stay as last known.
   if (auto known = ports_.pod_uids ? ports_.pod_uids() : Result<metrics::PodByUid>(metrics::PodByUid{}))
     uids_ = std::move(*known);

@@ -58,6 +58,8 @@ class MetricsCollector {
     std::function<Result<metrics::PodByUid>()> pod_uids;
     // Called after each sample, not from inside a call of this class.
     std::function<void()> sampled;
+    // Every device of every resource that this node serves. Called while Pods hold shares.
+    std::function<device_plugin::DevicesByResource()> devices{};
   };
   MetricsCollector(Loop& loop, Ports ports);
   ~MetricsCollector();
@@ -78,6 +80,7 @@ class MetricsCollector {
   // Ages and error counts; the caller adds the rest.
   metrics::AgentStats agent_numbers() const;
   const metrics::Aggregator& aggregator() const { return aggregator_; }
+  metrics::Aggregator& aggregator() { return aggregator_; }
   // The containers that hold devices, as last listed by the kubelet; null before the first list.
   const std::vector<ContainerDevices>* containers() const { return containers_at_ ? &containers_ : nullptr; }
 

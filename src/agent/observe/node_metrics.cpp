@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "health/state/persisted_state.h"
 #include "health/xid/xid_catalogue.h"
 #include "k8s/objects.h"
 #include "nvml/return_codes.h"
@@ -136,13 +137,16 @@ std::string xid_meaning(std::uint64_t code) {
 }  // namespace
 
 NodeMetrics::NodeMetrics(Loop& loop, Reporter& reporter, std::string node, std::set<metrics::Field> more,
-                         std::function<void()> sampled)
+                         std::function<void()> sampled,
+                         std::function<device_plugin::DevicesByResource()> devices)
     : loop_(loop),
       reporter_(reporter),
       node_(std::move(node)),
       extra_fields_(std::move(more)),
       sampled_(std::move(sampled)),
-      counters_(loop, reporter, [this] { push_settings(); }) {}
+      devices_(std::move(devices)),
+      counters_(loop, reporter, [this] { push_settings(); }),
+      usage_(loop, health::read_boot_id().value_or("")) {}
 
 void NodeMetrics::attach_driver(NvmlDriver& driver, device_plugin::PodResources& pod_resources,
                                 const config::Config& config) {
@@ -155,7 +159,9 @@ void NodeMetrics::attach_driver(NvmlDriver& driver, device_plugin::PodResources&
                  .pod_resources = pod_resources,
                  .pod_uids = [this] { return metrics::read_pod_uids(settings_.pod_logs_dir); },
                  .sampled = [this] { on_sampled(); },
+                 .devices = devices_,
              });
+  usage_.attach(collector_->aggregator());
   driver.set_on_xid([this](const health::Scope& scope, std::uint64_t code) {
     const auto instance = scope.is_whole_gpu() ? std::nullopt : std::optional(scope.gpu_instance);
     if (collector_) collector_->on_xid(scope.gpu, instance, code, xid_meaning(code));
@@ -166,6 +172,7 @@ void NodeMetrics::attach_driver(NvmlDriver& driver, device_plugin::PodResources&
 void NodeMetrics::detach_driver() {
   pod_labels_.reset();
   if (driver_) driver_->set_on_xid(nullptr);
+  usage_.detach();
   collector_.reset();
   sampler_.reset();
   driver_ = nullptr;
@@ -227,6 +234,7 @@ void NodeMetrics::watch_pod_labels() {
 void NodeMetrics::on_sampled() {
   const auto* containers = collector_ ? collector_->containers() : nullptr;
   if (pod_labels_ && containers) pod_labels_->on_containers(*containers);
+  usage_.save_if_changed();
   sampled_();
 }
 

@@ -16,6 +16,7 @@
 #include "agent/node/ports.h"
 #include "agent/observe/claim_status.h"
 #include "agent/observe/metrics_collector.h"
+#include "agent/observe/usage_store.h"
 #include "agent/remediation/pod_device_index.h"
 #include "base/file_watch.h"
 #include "config/config.h"
@@ -77,11 +78,13 @@ struct NodeCounts {
 class NodeMetrics {
  public:
   // `node`: value of the host label. `more`: fields sampled beside those of the page. `sampled` is called
-  // after each sample.
+  // after each sample. `devices`: MetricsCollector::Ports.
   NodeMetrics(Loop& loop, Reporter& reporter, std::string node, std::set<metrics::Field> more,
-              std::function<void()> sampled);
+              std::function<void()> sampled, std::function<device_plugin::DevicesByResource()> devices);
 
-  // Samples through these from now on; sums start again. They outlive this, or the next detach_driver().
+  // Where sums are kept over restarts; an empty directory: nowhere.
+  void set_state_dir(const std::string& directory) { usage_.set_state_dir(directory); }
+  // Samples through these from now on; sums go on. They outlive this, or the next detach_driver().
   void attach_driver(NvmlDriver& driver, device_plugin::PodResources& pod_resources,
                      const config::Config& config);
   void detach_driver();
@@ -96,6 +99,8 @@ class NodeMetrics {
   // Adds all metrics but those of build_status_pages().
   void add_to(metrics::Exposition& page, const AgentStatus& state, const health::HealthViewPtr& view,
               const NodeCounts& counts) const;
+  // When the sums began; absent before the first attach_driver().
+  std::optional<WallTime> usage_since() const { return usage_.since(); }
   // Null while detached.
   const MetricsCollector* collector() const { return collector_.get(); }
 
@@ -111,6 +116,7 @@ class NodeMetrics {
   const std::string node_;
   const std::set<metrics::Field> extra_fields_;
   std::function<void()> sampled_;
+  std::function<device_plugin::DevicesByResource()> devices_;
   config::MetricsSettings settings_;
   CountersSource counters_;
   metrics::DeviceFilter device_filter_;
@@ -124,6 +130,7 @@ class NodeMetrics {
   NvmlDriver* driver_ = nullptr;
   std::unique_ptr<NvmlSampler> sampler_;
   std::unique_ptr<MetricsCollector> collector_;
+  UsageStore usage_;  // reads `collector_` when it is destroyed
 };
 
 }  // namespace gpulet::agent

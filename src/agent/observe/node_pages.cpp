@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "agent/observe/usage_json.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "mig/device_holders.h"
@@ -215,7 +216,12 @@ NodePages::NodePages(Loop& loop, NodeReporter& reporter, std::function<const Age
       agent_(std::move(agent)),
       counts_(std::move(counts)),
       version_(std::move(version)),
-      metrics_(loop, reporter, node_name_of(environment), sampled_fields(), [this] { on_sampled(); }),
+      metrics_(
+          loop, reporter, node_name_of(environment), sampled_fields(), [this] { on_sampled(); },
+          [this] {
+            const auto* agent = agent_();
+            return agent == nullptr ? device_plugin::DevicesByResource{} : agent->devices_by_resource();
+          }),
       loads_(std::move(loads)),
       page_(node_name_of(environment), version_) {
   reporter_.set_listener(
@@ -331,6 +337,7 @@ void NodePages::on_sampled() {
   if (collector == nullptr) return;
   const auto& aggregator = collector->aggregator();
   page_.set_sample(aggregator, loop_.wall_now());
+  page_.set_usage(usage_json(aggregator.usage_accounting(), metrics_.usage_since().value_or(WallTime{})));
   load_forecasts_.add_load_sample(aggregator.last_sample(), aggregator.attribution(), loop_.wall_now());
   loads_->set_loads(load_forecasts_.gpu_loads(loop_.wall_now()));
   if (const auto* containers = collector->containers()) page_.set_containers(*containers);

@@ -80,6 +80,7 @@ class NodePages {
   NodePages(const NodePages&) = delete;
 
   // See NodeMetrics.
+  void set_state_dir(const std::string& directory) { metrics_.set_state_dir(directory); }
   void attach_driver(NvmlDriver& driver, device_plugin::PodResources& pod_resources,
                      const config::Config& config);
   void detach_driver();

@@ -495,6 +495,7 @@ void PageState::write_pages(web::Pages& pages) {
   pages.public_node = public_node_;
   pages.public_use = public_use_;
   pages.trends = trends_json_;
+  pages.usage = usage_;
 }
 
 }  // namespace gpulet::agent

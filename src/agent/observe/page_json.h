@@ -139,7 +139,8 @@ class PageState {
   void set_config_text(std::string text);  // config::print_yaml
   // See Reporter::report_event().
   void record_event(bool warning, std::string reason, std::string message, WallTime at);
-  void set_sample(const metrics::Aggregator& meter, WallTime at);  // its last sample
+  void set_sample(const metrics::Aggregator& meter, WallTime at);   // its last sample
+  void set_usage(std::string usage) { usage_ = std::move(usage); }  // usage_json
 
   // Writes the current documents into `pages`.
   void write_pages(web::Pages& pages);
@@ -153,7 +154,7 @@ class PageState {
   RecentEvents events_;
   SampleTrends trends_;
   bool changed_ = true;
-  std::string node_, now_, use_, public_node_, public_use_, trends_json_;
+  std::string node_, now_, use_, public_node_, public_use_, trends_json_, usage_;
 };
 
 }  // namespace gpulet::agent

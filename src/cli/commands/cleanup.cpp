@@ -16,6 +16,7 @@
 #include "agent/health/health_controller.h"
 #include "agent/health/operator_interface.h"
 #include "agent/mig/mig_manager.h"
+#include "agent/observe/usage_store.h"
 #include "base/dns_name.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -90,7 +91,9 @@ RemovedFiles remove_node_files(const NodeDirectories& directories) {
       remove_file(directories.run_dir + "/" + name, removed);
   }
   if (!directories.state_dir.empty()) {
-    remove_file(directories.state_dir + "/" + agent::kHealthStateFile, removed);
+    for (const auto& name : {std::string(agent::kHealthStateFile), std::string(agent::kUsageFile),
+                             std::string(agent::kUsageFile) + agent::kBrokenUsageSuffix})
+      remove_file(directories.state_dir + "/" + name, removed);
     const auto cordons = agent::cordons_path(directories.state_dir);
     for (const char* suffix : {"", ".lock"}) remove_file(cordons + suffix, removed);
     // Last: its lock keeps an agent from starting until everything is removed.

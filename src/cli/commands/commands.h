@@ -1,7 +1,7 @@
 // What commands do, apart from their command line: the options of each, and a function that runs it or
-// renders its output. A command is in the source of its name: list.cpp (with topo), place.cpp, labels.cpp,
-// cordon.cpp (with uncordon), driver.cpp, config.cpp, dra.cpp, runtime.cpp, migrate.cpp, metrics_api.cpp.
-// Those with more to them have a header of their own: cdi.h, cleanup.h, health.h, mig.h.
+// renders its output. A command is in the source of its name: list.cpp (with topo), usage.cpp, place.cpp,
+// labels.cpp, cordon.cpp (with uncordon), driver.cpp, config.cpp, dra.cpp, runtime.cpp, migrate.cpp,
+// metrics_api.cpp. Those with more to them have a header of their own: cdi.h, cleanup.h, health.h, mig.h.
 // cli/main/command_line.h lists all commands.
 #pragma once
 
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "agent/observe/claim_status.h"
+#include "agent/observe/usage_json.h"
 #include "base/loop.h"
 #include "base/result.h"
 #include "cli/main/command.h"
@@ -65,6 +66,20 @@ std::string topo_report(const inventory::Snapshot& snapshot, const OutputOptions
 
 // As run_list().
 int run_topo(const TopoOptions& options);
+
+// `gpulet usage`: what Pods and namespaces have held and used of this node's GPUs, by the running agent.
+
+struct UsageOptions {
+  std::string name_space{};  // only this one; empty: all
+  OutputOptions output{};
+  std::string socket = agent::kAgentSocket;
+};
+
+// Rows by idle time, the longest first. Pure.
+std::string usage_report(const agent::NodeUsage& usage, const UsageOptions& options);
+
+// Exit code: 0; 1 after one line on standard error without an agent.
+int run_usage(const UsageOptions& options);
 
 // `gpulet place`: which devices a container would get on this node now, with their score and the reason.
 

@@ -20,6 +20,7 @@ void add_topo(CLI::App& app, Run& run);
 void add_place(CLI::App& app, Run& run);
 void add_labels(CLI::App& app, Run& run);
 void add_top(CLI::App& app, Run& run);
+void add_usage(CLI::App& app, Run& run);
 void add_health(CLI::App& app, Run& run);
 void add_cordon(CLI::App& app, Run& run);
 void add_uncordon(CLI::App& app, Run& run);
@@ -48,10 +49,10 @@ using AddCommand = void (*)(CLI::App& app, Run& run);
 inline constexpr AddCommand kCommands[] = {add_agent, add_list, add_topo, add_place, add_version};
 #else
 inline constexpr AddCommand kCommands[] = {
-    add_agent,       add_list,    add_topo,     add_place,   add_labels,    add_top,
-    add_health,      add_cordon,  add_uncordon, add_driver,  add_doctor,    add_config,
-    add_dra,         add_mig,     add_cdi,      add_runtime, add_scheduler, add_explain,
-    add_metrics_api, add_migrate, add_cleanup,  add_version, add_help,      add_completion};
+    add_agent,   add_list,    add_topo,     add_place,     add_labels,  add_top,         add_usage,
+    add_health,  add_cordon,  add_uncordon, add_driver,    add_doctor,  add_config,      add_dra,
+    add_mig,     add_cdi,     add_runtime,  add_scheduler, add_explain, add_metrics_api, add_migrate,
+    add_cleanup, add_version, add_help,     add_completion};
 #endif
 
 }  // namespace gpulet::cli

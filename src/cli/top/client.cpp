@@ -12,8 +12,9 @@ constexpr std::string_view kScheme = "http://";
 constexpr std::uint16_t kPort = 9400;
 constexpr std::size_t kMaxHistoryBytes = 16u << 20;
 
-// Adds the remedy to a connection error.
-Error explain_error(const Error& error, const TopTarget& target) {
+}  // namespace
+
+Error explain_connection_error(const Error& error, const TopTarget& target) {
   if (target.socket.empty()) {
     const std::string where = target.host + ":" + std::to_string(target.port);
     return Error(error.code(), error.message(), where);
@@ -33,8 +34,6 @@ Error explain_error(const Error& error, const TopTarget& target) {
       return Error(error.code(), error.message(), target.socket);
   }
 }
-
-}  // namespace
 
 Result<TopTarget> parse_top_url(const std::string& url) {
   const auto bad = [&](const char* why) { return fail(Code::kInvalidArgument, why, url); };
@@ -110,7 +109,7 @@ void TopClient::open_event_stream(const http::SocketAddress& where) {
 
 void TopClient::handle_disconnect(const Error& error) {
   reconnect_ = loop_.after(backoff_.next_delay(), [this] { connect_to_agent(); });
-  hooks_.disconnected(explain_error(error, target_));
+  hooks_.disconnected(explain_connection_error(error, target_));
 }
 
 void TopClient::fetch_history(std::function<void(Result<std::string>)> done) {

@@ -26,6 +26,8 @@ struct TopTarget {
 };
 // "http://HOST:PORT", default port 9400. Errors: kInvalidArgument.
 Result<TopTarget> parse_top_url(const std::string& url);
+// Adds the address, and for a socket the remedy, to an error of the connection.
+Error explain_connection_error(const Error& error, const TopTarget& target);
 
 class TopClient {
  public:

@@ -32,8 +32,7 @@ unsigned memory_slices(const inventory::Gpu& gpu) {
   unsigned last = 0;
   for (const auto& device : gpu.mig_devices)
     last = std::max(last, device.placement_start + device.placement_size);
-  const bool few = gpu.model.find("A30") != std::string::npos;
-  return std::max(last, few ? kFewSlices : kSlices);
+  return std::max(last, gpu.model.find("A30") != std::string::npos ? kFewSlices : kSlices);
 }
 
 // The device of a share: "GPU-…" of "GPU-…::3".

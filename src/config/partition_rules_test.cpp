@@ -329,6 +329,43 @@ TEST(Partition, DynamicMigIsForClaimsAndListsProfiles) {
   }
 }
 
+TEST(Partition, ConsumableSharesAreForClaims) {
+  const auto with_claims = [&](const std::string& rule) {
+    return file_source("gpulet:\n  dra: {enabled: true}\n  partition:\n    " + rule + "\n");
+  };
+  const auto shares_of = [&](const std::string& value) {
+    const auto read = good(with_claims("- {whole: {consumableShares: " + value + "}}"));
+    return std::get<Whole>(read.at(0).mode).consumable_shares;
+  };
+  EXPECT_EQ(shares_of("disabled"), std::nullopt);
+  EXPECT_EQ(shares_of("unlimited"), (ConsumableShares{ShareLimit::kUnlimited}));
+  EXPECT_EQ(shares_of("memory"), (ConsumableShares{ShareLimit::kMemory}));
+  EXPECT_EQ(shares_of("4"), (ConsumableShares{ShareLimit::kCount, 4}));
+  EXPECT_EQ(shares_of("1024"), (ConsumableShares{ShareLimit::kCount, 1024}));
+  EXPECT_EQ(only_error_of(rules("- {whole: {consumableShares: memory}}")),
+            "x.yaml:3:5: gpulet.partition: consumableShares is for claims while gpulet.dra.enabled is false; "
+            "expected true");
+  const std::string at = "x.yaml:4:", rule = "gpulet.partition[0]";
+  const std::string wanted =
+      rule +
+      ".whole.consumableShares: expected disabled, unlimited, memory or a count of shares between 1 and "
+      "1024, found ";
+  for (const auto& [text, error] : std::vector<std::pair<std::string, std::string>>{
+           {"- {whole: {consumableShares: memory}, offer: devicePlugin}",
+            "50: " + rule +
+                ".offer: consumableShares is for claims; expected claims, found \"devicePlugin\""},
+           {"- {whole: {consumableShares: 0}}", "34: " + wanted + "'0'"},
+           {"- {whole: {consumableShares: 1025}}", "34: " + wanted + "'1025'"},
+           {"- {whole: {consumableShares: Memory}}", "34: " + wanted + "'Memory'"},
+           {"- {whole: {consumableShares: \"4\"}}", "34: " + wanted + "the quoted string '4'"},
+           {"- {whole: {consumableShares: [4]}}", "34: " + wanted + "a list"},
+           {"- {whole: {consumableShares: 4}, mps: {replicas: 4}}",
+            "38: " + rule + ": mps together with whole: a rule has exactly one of them"},
+       }) {
+    EXPECT_EQ(only_error_of(with_claims(text)), at + error);
+  }
+}
+
 TEST(Partition, LaterRulesMayIncludeExcludedGpus) {
   EXPECT_EQ(good(rules("- {devices: [1], exclude: true}\n- {devices: [0-3], whole: {}}")).size(), 2u);
   EXPECT_EQ(only_error_of(rules("- {devices: [0-3], whole: {}}\n- {devices: [1], exclude: true}")),

@@ -25,7 +25,7 @@ using nlohmann::json;
 // ResourceSlices as the API server keeps them.
 class SliceStore {
  public:
-  std::atomic<bool> drops_taints{false}, drops_counters{false}, refuses_counters{false};
+  std::atomic<bool> drops_taints{false}, drops_counters{false}, refuses_counters{false}, drops_shares{false};
   std::atomic<int> status{0};  // of every write; 0: as it is
   std::atomic<int> watches{0};
   // Called once, between a create and its answer.
@@ -134,6 +134,12 @@ class SliceStore {
     object["metadata"]["resourceVersion"] = std::to_string(++version_);
     if (drops_taints && object["spec"].contains("devices")) {
       for (auto& device : object["spec"]["devices"]) device.erase("taints");
+    }
+    if (drops_shares && object["spec"].contains("devices")) {
+      for (auto& device : object["spec"]["devices"]) {
+        device.erase("allowMultipleAllocations");
+        for (auto& capacity : device["capacity"]) capacity.erase("requestPolicy");
+      }
     }
     if (drops_counters) {
       auto& spec = object["spec"];
@@ -332,6 +338,37 @@ TEST_F(SlicePublisherTest, OffersNoPartitionsWhereCountersAreDroppedOrRefused) {
     EXPECT_EQ(store_.size(), 1u);
     *fault = false;
   }
+}
+
+TEST_F(SlicePublisherTest, OffersWholeGpusWhereSharesAreDropped) {
+  auto all = devices(2);
+  all[1].allows_multiple = true;
+  all[1].capacity = {{"memory", 8}, {"shares", 4}};
+  all[1].policies = {{"shares", {.standard = 1, .min = 1, .max = 4, .step = 1}}};
+  const auto shown = [this] {
+    Device second;
+    call_on_loop([&] {
+      for (const auto& slice : publisher_->shown_slices()) second = slice.devices.back();
+    });
+    return second;
+  };
+  begin();
+  publish(all);
+  EXPECT_TRUE(settles("gpu-0 gpu-1"));
+  EXPECT_EQ(shown(), all[1]);
+  call_on_loop([this] { publisher_->remove_slices(); });
+  EXPECT_TRUE(eventually([this] { return store_.size() == 0; }));
+  store_.drops_shares = true;
+  begin();
+  publish(all);
+  EXPECT_TRUE(settles("gpu-0 gpu-1"));
+  EXPECT_TRUE(eventually([&] { return !shown().capacity.contains("shares"); }));
+  EXPECT_FALSE(shown().allows_multiple);
+  EXPECT_EQ(shown().capacity, (std::map<std::string, std::uint64_t>{{"memory", 8}}));
+  const int writes = store_.writes();
+  publish(all);
+  EXPECT_TRUE(settles("gpu-0 gpu-1"));
+  EXPECT_EQ(store_.writes(), writes) << "nothing is tried again";
 }
 
 TEST_F(SlicePublisherTest, TriesAgainWhenTheServerRefuses) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -14,6 +13,7 @@
 #include "base/json.h"
 #include "base/quantity.h"
 #include "base/text.h"
+#include "dra/capacity_fit.h"
 #include "dra/device_selector.h"
 
 namespace gpulet::dra {
@@ -22,7 +22,6 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t kMaxNamed = 3;
-constexpr std::uint64_t kEndlessShares = 4096;  // of one device, where nothing limits them
 
 struct SliceDevice {
   std::string driver, pool, node, name;
@@ -35,8 +34,8 @@ struct Wanted {
   std::string name, device_class;
   std::uint64_t count = 1;
   bool all = false, admin = false;
-  std::vector<std::string> conditions{};            // conjuncts of its class and its own
-  std::map<std::string, std::uint64_t> capacity{};  // thousandths, by name, perhaps with a domain
+  std::vector<std::string> conditions{};  // conjuncts of its class and its own
+  const json* capacity = nullptr;         // what it requests, by name
   const json* tolerations = nullptr;
 };
 
@@ -73,36 +72,6 @@ std::string find_taint(const SliceDevice& device, const json* tolerations) {
     return json_text(json_member(taint, "key")) + (value.empty() ? "" : "=" + value);
   }
   return "";
-}
-
-std::optional<std::uint64_t> amount_of(const json& object, const char* name) {
-  return parse_quantity_milli(json_text(json_member(object, name)));
-}
-
-// What a request takes of a capacity, in thousandths; nullopt where the policy allows no such amount.
-// Source: resource.k8s.io/v1, CapacityRequestPolicy.
-std::optional<std::uint64_t> consumed_amount(const json& policy, std::optional<std::uint64_t> requested,
-                                             std::uint64_t total) {
-  const auto wanted = requested ? requested : amount_of(policy, "default");
-  if (!wanted) return total;
-  if (const auto& values = json_member(policy, "validValues"); values.is_array() && !values.empty()) {
-    for (const auto& value : values) {
-      const auto valid = parse_quantity_milli(json_text(value));
-      if (valid && *valid >= *wanted) return valid;
-    }
-    return std::nullopt;
-  }
-  const auto& range = json_member(policy, "validRange");
-  const auto least = amount_of(range, "min").value_or(0), step = amount_of(range, "step").value_or(0);
-  std::uint64_t amount = std::max(*wanted, least);
-  if (step != 0) amount = least + (amount - least + step - 1) / step * step;
-  if (const auto most = amount_of(range, "max"); most && amount > *most) return std::nullopt;
-  return amount;
-}
-
-bool allows_multiple(const json& device) {
-  const auto& flag = json_member(device, "allowMultipleAllocations");
-  return flag.is_boolean() && flag.get<bool>();
 }
 
 // How often each device can be allocated.
@@ -160,49 +129,12 @@ class ClaimExplainer {
       const DeviceKey key{json_text(json_member(result, "driver")), json_text(json_member(result, "pool")),
                           json_text(json_member(result, "device"))};
       if (!json_member(result, "shareID").is_null()) {
-        for (const auto& item : json_member(result, "consumedCapacity").items()) {
-          const auto amount = parse_quantity_milli(json_text(item.value()));
-          auto& taken = taken_[key][plain_name(item.key(), std::get<0>(key))];
-          if (amount) taken += std::min(*amount, std::numeric_limits<std::uint64_t>::max() - taken);
-        }
+        add_amounts(json_member(result, "consumedCapacity"), std::get<0>(key), taken_[key]);
         continue;
       }
       holders_.emplace(key, json_text(json_member(metadata, "namespace")) + "/" +
                                 json_text(json_member(metadata, "name")));
     }
-  }
-
-  // Without the domain of the device's driver.
-  static std::string plain_name(const std::string& name, const std::string& driver) {
-    return name.starts_with(driver + "/") ? name.substr(driver.size() + 1) : name;
-  }
-
-  // How often the device can meet the request; if it cannot, `lacking` names a capacity.
-  std::uint64_t count_free(const SliceDevice& device, const Wanted& wanted, std::string& lacking) const {
-    std::map<std::string, std::uint64_t> requested;
-    for (const auto& [name, amount] : wanted.capacity) requested[plain_name(name, device.driver)] = amount;
-    const bool is_shared = allows_multiple(*device.object);
-    const auto taken = taken_.find(key_of(device));
-    std::uint64_t times = is_shared ? kEndlessShares : 1;
-    for (const auto& item : json_member(*device.object, "capacity").items()) {
-      const auto name = plain_name(item.key(), device.driver);
-      const auto total = amount_of(item.value(), "value").value_or(0);
-      const auto own = requested.extract(name);
-      if (!is_shared && own.empty()) continue;
-      const auto amount = is_shared ? consumed_amount(json_member(item.value(), "requestPolicy"),
-                                                      own ? std::optional(own.mapped()) : std::nullopt, total)
-                                    : own.mapped();
-      std::uint64_t left = total;
-      if (taken != taken_.end() && taken->second.contains(name))
-        left -= std::min(left, taken->second.at(name));
-      const auto fitting = !amount ? 0 : *amount == 0 ? times : std::min(times, left / *amount);
-      if (fitting == 0) lacking = name;
-      times = fitting;
-      if (times == 0) return 0;
-    }
-    if (requested.empty()) return times;
-    lacking = requested.begin()->first;
-    return 0;
   }
 
   static std::int64_t generation_of(const json& spec) {
@@ -287,10 +219,7 @@ class ClaimExplainer {
       add_conditions(json_member(json_member(parse_json(found->second), "spec"), "selectors"),
                      wanted.conditions);
     add_conditions(json_member(object, "selectors"), wanted.conditions);
-    for (const auto& item : json_member(json_member(object, "capacity"), "requests").items()) {
-      if (const auto amount = parse_quantity_milli(json_text(item.value())))
-        wanted.capacity[item.key()] = *amount;
-    }
+    wanted.capacity = &json_member(json_member(object, "capacity"), "requests");
     return wanted;
   }
 
@@ -312,6 +241,14 @@ class ClaimExplainer {
     std::vector<std::string> parts;
     for (const auto& [pool, names] : by_pool) parts.push_back(text::join(names, ", ") + " of " + pool);
     return text::join(parts, "; ");
+  }
+
+  CapacityFit find_fit(const SliceDevice& device, const Wanted& wanted) const {
+    CapacityAmounts requested;
+    if (wanted.capacity != nullptr) add_amounts(*wanted.capacity, device.driver, requested);
+    const auto taken = taken_.find(key_of(device));
+    return find_capacity_fit(*device.object, device.driver, std::move(requested),
+                             taken == taken_.end() ? CapacityAmounts() : taken->second);
   }
 
   // Why the devices of a node do not meet a request; empty if they do. Adds the free ones to `free`.
@@ -341,7 +278,6 @@ class ClaimExplainer {
       }
       ++matching;
       const auto holder = holders_.find(key_of(device));
-      std::string lacking;
       if (const auto taint = find_taint(device, wanted.tolerations); !taint.empty()) {
         ++tainted;
         taints.insert(taint);
@@ -353,11 +289,11 @@ class ClaimExplainer {
       } else if (const auto counter = find_spent_counter(device); !counter.empty()) {
         ++without_counter;
         counters.insert(counter);
-      } else if (const auto count = count_free(device, wanted, lacking); count == 0) {
+      } else if (const auto fit = find_fit(device, wanted); fit.times == 0) {
         ++without_capacity;
-        capacities.insert(lacking);
+        capacities.insert(fit.lacking);
       } else {
-        add_free(device, count);
+        add_free(device, fit.times);
       }
     }
     const auto needed = wanted.all ? std::max<std::uint64_t>(matching, 1) : wanted.count;
@@ -459,9 +395,9 @@ class ClaimExplainer {
   const json& claim_;
   std::vector<json> slices_;
   const std::map<std::string, std::string>& classes_;
-  std::map<DeviceKey, std::string> holders_;                         // of a whole device
-  std::map<DeviceKey, std::map<std::string, std::uint64_t>> taken_;  // by shares, thousandths by capacity
-  std::map<std::string, Devices> devices_;                           // by node
+  std::map<DeviceKey, std::string> holders_;    // of a whole device
+  std::map<DeviceKey, CapacityAmounts> taken_;  // by shares
+  std::map<std::string, Devices> devices_;      // by node
   std::map<CounterKey, std::uint64_t> consumed_;
   std::vector<std::vector<Wanted>> requests_;  // each with its alternatives
   std::set<std::string> unjudged_;

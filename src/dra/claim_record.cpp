@@ -245,6 +245,11 @@ Result<RecordStore::Loaded> RecordStore::load_records() const {
   return loaded;
 }
 
+bool RecordStore::has_records() const {
+  const auto loaded = load_records();
+  return loaded && (!loaded->records.empty() || !loaded->errors.empty());
+}
+
 Status RecordStore::write_record(const ClaimRecord& record) const {
   if (!is_valid_uid(record.uid)) {
     return fail(Code::kInvalidArgument, "the uid of a claim is not valid: \"" + record.uid + "\"");

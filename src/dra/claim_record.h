@@ -92,6 +92,8 @@ class RecordStore {
   // Removes what a killed writer left, and passes over other files' names. A missing directory is empty.
   // Errors: kIo and others of reading the directory; kInvalidArgument for more than kMaxRecords files.
   Result<Loaded> load_records() const;
+  // Whether there is one, even one that cannot be read.
+  bool has_records() const;
   // Replaces the claim's file atomically. Errors: kInvalidArgument for an invalid uid; those of the files.
   Status write_record(const ClaimRecord& record) const;
   // No error where there is none.

@@ -112,9 +112,15 @@ void add_shares_on(YamlNode& node, placement::SharesOn where) {
 
 using Member = std::pair<std::string, YamlNode>;
 
+YamlNode shares_node(const ConsumableShares& shares) {
+  if (shares.limit == ShareLimit::kCount) return number_node(shares.count);
+  return YamlNode::text(shares.limit == ShareLimit::kMemory ? "memory" : "unlimited");
+}
+
 Member mode_member(const Whole& whole) {
   YamlNode node;
   add_name(node, whole.name);
+  if (whole.consumable_shares) node.add("consumableShares", shares_node(*whole.consumable_shares));
   return {"whole", std::move(node)};
 }
 

@@ -48,6 +48,8 @@ gpulet:
   - {devices: [8], mig: {layout: all-balanced}, offer: devicePlugin}
   - {devices: [9, "0000:1B:00.0"], exclude: true}
   - {devices: [10], dynamicMig: {profiles: [1g.10gb, 3g.40gb]}}
+  - {devices: [11], whole: {consumableShares: 4}}
+  - {devices: [12], whole: {consumableShares: memory}}
   - {model: "*T400*", display: true, exclude: true}
   - nodeLabel: cut
     mig: {devices: {1g.10gb: 7}, strategy: single, name: slice}

@@ -162,8 +162,10 @@ class RuleReader {
                !std::holds_alternative<Mig>(rule.mode) && !std::holds_alternative<DynamicMig>(rule.mode)) {
       add_rule_error(node, field,
                      "claims have whole GPUs and MIG devices; expected whole, mig or dynamicMig in the rule");
-    } else if (rule.offer == OfferSide::kDevicePlugin && std::holds_alternative<DynamicMig>(rule.mode)) {
-      add_rule_error(node, field, "dynamicMig is for claims; expected claims, found \"devicePlugin\"");
+    } else if (const auto key = claims_only_key(rule);
+               rule.offer == OfferSide::kDevicePlugin && !key.empty()) {
+      add_rule_error(node, field,
+                     std::string(key) + " is for claims; expected claims, found \"devicePlugin\"");
     }
   }
 
@@ -205,8 +207,27 @@ class RuleReader {
   }
 
   void read_whole(const Node& node, const std::string& field, PartitionRule& rule) {
-    const MappingReader fields(node, field, {"name"}, problems_);
-    rule.mode = Whole{name_in(fields)};
+    const MappingReader fields(node, field, {"name", "consumableShares"}, problems_);
+    Whole whole{name_in(fields)};
+    if (const auto* value = fields["consumableShares"])
+      whole.consumable_shares = read_consumable_shares(*value, fields.field_path("consumableShares"));
+    rule.mode = std::move(whole);
+  }
+
+  // The values of NVIDIA's DRA driver, --consumable-shares.
+  std::optional<ConsumableShares> read_consumable_shares(const Node& node, const std::string& field) {
+    const std::string text = node.kind == NodeKind::kScalar ? node.scalar : "";
+    if (text == "disabled") return std::nullopt;
+    if (text == "unlimited") return ConsumableShares{ShareLimit::kUnlimited};
+    if (text == "memory") return ConsumableShares{ShareLimit::kMemory};
+    const auto count = plain_number(node);
+    if (count && *count >= 1 && *count <= kMaxConsumableShares)
+      return ConsumableShares{ShareLimit::kCount, static_cast<unsigned>(*count)};
+    add_rule_error(node, field,
+                   expected_but_found("disabled, unlimited, memory or a count of shares between 1 and " +
+                                          std::to_string(kMaxConsumableShares),
+                                      node));
+    return std::nullopt;
   }
 
   void read_slicing(const Node& node, const std::string& field, PartitionRule& rule) {
@@ -415,6 +436,12 @@ class RuleReader {
 };
 
 }  // namespace
+
+std::string_view claims_only_key(const PartitionRule& rule) {
+  if (std::holds_alternative<DynamicMig>(rule.mode)) return "dynamicMig";
+  const auto* whole = std::get_if<Whole>(&rule.mode);
+  return whole != nullptr && whole->consumable_shares ? "consumableShares" : "";
+}
 
 std::vector<PartitionRule> read_partition(const Node& node, Problems& problems) {
   const std::string section = "gpulet.partition";

@@ -55,9 +55,19 @@ struct NodeLabel {
   friend bool operator==(const NodeLabel&, const NodeLabel&) = default;
 };
 
+// What limits the claims that share a whole GPU: nothing, the memory that each of them requests, or a count.
+enum class ShareLimit { kUnlimited, kMemory, kCount };
+struct ConsumableShares {
+  ShareLimit limit = ShareLimit::kUnlimited;
+  unsigned count = 0;  // with kCount, at least 1
+  friend bool operator==(const ConsumableShares&, const ConsumableShares&) = default;
+};
+
 // One GPU, one device, named by `resources.gpus` unless `name` is set; "<base>" below.
 struct Whole {
   std::optional<ResourceName> name;
+  // Set: for claims only, several of which may have the GPU.
+  std::optional<ConsumableShares> consumable_shares = {};
   friend bool operator==(const Whole&, const Whole&) = default;
 };
 
@@ -148,6 +158,11 @@ struct PartitionRule {
   }
 };
 
+// The key of the rule that only claims have: "dynamicMig" or "consumableShares"; empty if it has none.
+std::string_view claims_only_key(const PartitionRule& rule);
+
+// The most shares of one GPU that a rule may set.
+inline constexpr unsigned kMaxConsumableShares = 1024;
 // The greatest index that a rule may name; no driver has more GPUs.
 inline constexpr unsigned kMaxGpuIndex = 1023;
 // The most clients of one MPS daemon, on the newest GPUs. Source: k8s-device-plugin v0.20.0,

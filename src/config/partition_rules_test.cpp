@@ -301,34 +301,6 @@ TEST(Partition, WhoOffersTheGpus) {
   }
 }
 
-TEST(Partition, DynamicMigIsForClaimsAndListsProfiles) {
-  const auto with_claims = [&](const std::string& rule) {
-    return file_source("gpulet:\n  dra: {enabled: true}\n  partition:\n    " + rule + "\n");
-  };
-  const auto read = good(with_claims("- {dynamicMig: {profiles: [3g.40gb, 1g.10gb+me]}, offer: claims}"));
-  EXPECT_EQ(read.at(0).mode, (decltype(read[0].mode)(DynamicMig{{"3g.40gb", "1g.10gb+me"}})));
-  EXPECT_EQ(only_error_of(rules("- dynamicMig: {profiles: [1g.5gb]}")),
-            "x.yaml:3:5: gpulet.partition: dynamicMig is for claims while gpulet.dra.enabled is false; "
-            "expected true");
-  const std::string at = "x.yaml:4:", rule = "gpulet.partition[0]", list = rule + ".dynamicMig.profiles";
-  for (const auto& [text, error] : std::vector<std::pair<std::string, std::string>>{
-           {"- {dynamicMig: {profiles: [1g.5gb]}, offer: devicePlugin}",
-            "49: " + rule + ".offer: dynamicMig is for claims; expected claims, found \"devicePlugin\""},
-           {"- {dynamicMig: {}}",
-            "20: " + rule + ".dynamicMig: no profiles specified; expected a list such as [1g.10gb, 3g.40gb]"},
-           {"- {dynamicMig: {profiles: []}}", "31: " + list + ": an empty list; expected at least one"},
-           {"- {dynamicMig: {profiles: [1c.2g.20gb]}}",
-            "32: " + list +
-                "[0]: '1c.2g.20gb' is not the MIG profile of a GPU instance such as 1g.10gb or "
-                "1g.10gb+me"},
-           {"- {dynamicMig: {profiles: [1g.5gb, 1g.5gb]}}", "40: " + list + "[1]: 1g.5gb is listed twice"},
-           {"- {mig: {layout: a}, dynamicMig: {profiles: [1g.5gb]}}",
-            "26: " + rule + ": dynamicMig together with mig: a rule has exactly one of them"},
-       }) {
-    EXPECT_EQ(only_error_of(with_claims(text)), at + error);
-  }
-}
-
 TEST(Partition, LaterRulesMayIncludeExcludedGpus) {
   EXPECT_EQ(good(rules("- {devices: [1], exclude: true}\n- {devices: [0-3], whole: {}}")).size(), 2u);
   EXPECT_EQ(only_error_of(rules("- {devices: [0-3], whole: {}}\n- {devices: [1], exclude: true}")),

@@ -428,10 +428,10 @@ void check_partition(const Config& config, const std::string& sharing_origin, Pr
       problems.add_error(
           rule.position,
           "gpulet.partition: offer is claims while gpulet.dra.enabled is false; expected true");
-    } else if (std::holds_alternative<DynamicMig>(rule.mode) && !config.gpulet.dra.enabled) {
-      problems.add_error(
-          rule.position,
-          "gpulet.partition: dynamicMig is for claims while gpulet.dra.enabled is false; expected true");
+    } else if (const auto key = claims_only_key(rule); !key.empty() && !config.gpulet.dra.enabled) {
+      problems.add_error(rule.position,
+                         "gpulet.partition: " + std::string(key) +
+                             " is for claims while gpulet.dra.enabled is false; expected true");
     }
   }
   ResourceNameCheck names(config, problems);

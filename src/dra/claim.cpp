@@ -1,19 +1,24 @@
 #include "dra/claim.h"
 
+#include <cstdint>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
+#include "base/dns_name.h"
 #include "base/json.h"
+#include "base/quantity.h"
 #include "dra/json_object.h"
 
 namespace gpulet::dra {
 namespace {
 
-constexpr std::size_t kMaxConsumedCapacities = 32;
+constexpr std::uint64_t kThousand = 1000;  // parts of a quantity
 
-Result<std::map<std::string, std::string>> read_quantities(const JsonObject& result, const char* name) {
-  std::map<std::string, std::string> all;
+// Names of the driver's domain without it.
+Result<std::map<std::string, std::uint64_t>> read_quantities(const JsonObject& result, const char* name,
+                                                             std::string_view driver) {
+  std::map<std::string, std::uint64_t> all;
   GPULET_TRY_ASSIGN(const auto object, result.optional_object(name));
   if (!object) return all;
   if (object->value().size() > kMaxConsumedCapacities) {
@@ -22,10 +27,14 @@ Result<std::map<std::string, std::string>> read_quantities(const JsonObject& res
                                             std::to_string(object->value().size()));
   }
   for (const auto& item : object->value().items()) {
-    if (!item.value().is_string() && !item.value().is_number()) {
-      return fail(wrong_type(object->field_path(item.key()), "a quantity", item.value()));
-    }
-    all[item.key()] = item.value().is_string() ? item.value().get<std::string>() : item.value().dump();
+    const auto text = item.value().is_string()   ? item.value().get<std::string>()
+                      : item.value().is_number() ? item.value().dump()
+                                                 : std::string();
+    const auto milli = parse_quantity_milli(text);
+    if (!milli) return fail(wrong_type(object->field_path(item.key()), "a quantity", item.value()));
+    std::string_view capacity = item.key();
+    if (capacity.starts_with(std::string(driver) + "/")) capacity.remove_prefix(driver.size() + 1);
+    all[std::string(capacity)] = *milli / kThousand + (*milli % kThousand != 0 ? 1 : 0);
   }
   return all;
 }
@@ -39,9 +48,8 @@ Result<std::optional<AllocationResult>> read_result(const JsonObject& object, st
   GPULET_TRY_ASSIGN(result.device, object.required_text("device"));
   GPULET_TRY_ASSIGN(const auto admin_access, object.optional_bool("adminAccess"));
   result.admin_access = admin_access.value_or(false);
-  GPULET_TRY_ASSIGN(const auto share_id, object.optional_text("shareID"));
-  result.share_id = share_id.value_or("");
-  GPULET_TRY_ASSIGN(result.consumed_capacity, read_quantities(object, "consumedCapacity"));
+  GPULET_TRY_ASSIGN(result.share_id, read_share_id(object, "shareID"));
+  GPULET_TRY_ASSIGN(result.consumed_capacity, read_quantities(object, "consumedCapacity", driver));
   return result;
 }
 
@@ -90,6 +98,13 @@ Status read_allocation(const JsonObject& allocation, std::string_view driver, Re
 }
 
 }  // namespace
+
+Result<std::string> read_share_id(const JsonObject& object, const char* name) {
+  GPULET_TRY_ASSIGN(const auto text, object.optional_text(name));
+  if (!text || text->empty() || is_dns_label(*text)) return text.value_or("");
+  return fail(
+      wrong_type(object.field_path(name), "lower case letters, digits and '-'", *object.member(name)));
+}
 
 Result<ResourceClaim> parse_claim(std::string_view json, std::string_view driver) {
   if (json.size() > kMaxClaimBytes) {

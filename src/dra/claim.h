@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -22,14 +23,16 @@ inline constexpr std::size_t kMaxResults = 32;
 inline constexpr std::size_t kMaxConfigs = 64;  // of class and claim
 inline constexpr std::size_t kMaxRequests = 32;
 inline constexpr std::size_t kMaxParameterBytes = 10u << 10;
+inline constexpr std::size_t kMaxConsumedCapacities = 32;  // of one result
 
 // One device that was allocated to one request.
 struct AllocationResult {
   std::string request;  // "gpus", or "gpus/large" for an alternative of a prioritized list
   std::string pool, device;
   bool admin_access = false;
-  std::string share_id = {};                                  // empty: not allocated in shares
-  std::map<std::string, std::string> consumed_capacity = {};  // quantities, with shares only
+  std::string share_id = {};  // empty: the device is the claim's alone
+  // By capacity of the device, in whole units, rounded up; with a share only.
+  std::map<std::string, std::uint64_t> consumed_capacity = {};
 
   // The request without its alternative: "gpus". The kubelet and its API know requests by this name.
   std::string_view main_request() const { return std::string_view(request).substr(0, request.find('/')); }
@@ -59,7 +62,13 @@ struct ResourceClaim {
 
 // Reads the JSON of a claim; results and configs of other drivers are left out, and fields that are not
 // needed are passed over. Errors: kInvalidArgument for what is not JSON, a size or list above its limit, a
-// name or uid that is missing, and a field of the wrong type, with the field's path. Cost: linear. Pure.
+// name or uid that is missing, a share's id or quantity of another form, and a field of the wrong type, with
+// the field's path. Cost: linear. Pure.
 Result<ResourceClaim> parse_claim(std::string_view json, std::string_view driver);
+
+class JsonObject;
+// The id of a share; empty where the member is absent. Errors: kInvalidArgument for one that is not at most
+// 63 lower case letters, digits and '-', of which names of CDI devices are made.
+Result<std::string> read_share_id(const JsonObject& object, const char* name);
 
 }  // namespace gpulet::dra

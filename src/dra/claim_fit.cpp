@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <tuple>
@@ -12,6 +13,7 @@
 #include "base/json.h"
 #include "base/quantity.h"
 #include "base/text.h"
+#include "dra/capacity_fit.h"
 #include "dra/device_selector.h"
 
 namespace gpulet::dra {
@@ -33,6 +35,7 @@ struct Wanted {
   std::uint64_t count = 1;
   bool all = false, admin = false;
   std::vector<std::string> conditions{};  // conjuncts of its class and its own
+  const json* capacity = nullptr;         // what it requests, by name
   const json* tolerations = nullptr;
 };
 
@@ -70,6 +73,9 @@ std::string find_taint(const SliceDevice& device, const json* tolerations) {
   }
   return "";
 }
+
+// How often each device can be allocated.
+using FreeDevices = std::map<const SliceDevice*, std::uint64_t>;
 
 using DeviceKey = std::tuple<std::string, std::string, std::string>;  // driver, pool, name
 DeviceKey key_of(const SliceDevice& device) { return {device.driver, device.pool, device.name}; }
@@ -119,11 +125,15 @@ class ClaimExplainer {
     const auto& metadata = json_member(other, "metadata");
     for (const auto& result : results_of(other)) {
       const auto& admin = json_member(result, "adminAccess");
-      if ((admin.is_boolean() && admin.get<bool>()) || !json_member(result, "shareID").is_null()) continue;
-      holders_.emplace(
-          DeviceKey{json_text(json_member(result, "driver")), json_text(json_member(result, "pool")),
-                    json_text(json_member(result, "device"))},
-          json_text(json_member(metadata, "namespace")) + "/" + json_text(json_member(metadata, "name")));
+      if (admin.is_boolean() && admin.get<bool>()) continue;
+      const DeviceKey key{json_text(json_member(result, "driver")), json_text(json_member(result, "pool")),
+                          json_text(json_member(result, "device"))};
+      if (!json_member(result, "shareID").is_null()) {
+        add_amounts(json_member(result, "consumedCapacity"), std::get<0>(key), taken_[key]);
+        continue;
+      }
+      holders_.emplace(key, json_text(json_member(metadata, "namespace")) + "/" +
+                                json_text(json_member(metadata, "name")));
     }
   }
 
@@ -209,6 +219,7 @@ class ClaimExplainer {
       add_conditions(json_member(json_member(parse_json(found->second), "spec"), "selectors"),
                      wanted.conditions);
     add_conditions(json_member(object, "selectors"), wanted.conditions);
+    wanted.capacity = &json_member(json_member(object, "capacity"), "requests");
     return wanted;
   }
 
@@ -232,15 +243,29 @@ class ClaimExplainer {
     return text::join(parts, "; ");
   }
 
+  CapacityFit find_fit(const SliceDevice& device, const Wanted& wanted) const {
+    CapacityAmounts requested;
+    if (wanted.capacity != nullptr) add_amounts(*wanted.capacity, device.driver, requested);
+    const auto taken = taken_.find(key_of(device));
+    return find_capacity_fit(*device.object, device.driver, std::move(requested),
+                             taken == taken_.end() ? CapacityAmounts() : taken->second);
+  }
+
   // Why the devices of a node do not meet a request; empty if they do. Adds the free ones to `free`.
-  std::string judge_request(const Wanted& wanted, const Devices& devices,
-                            std::vector<const SliceDevice*>& free) {
+  std::string judge_request(const Wanted& wanted, const Devices& devices, FreeDevices& free) {
     if (!classes_.contains(wanted.device_class))
       return wanted.name + ": the DeviceClass " + wanted.device_class + " does not exist";
-    std::size_t matching = 0, held = 0, tainted = 0, without_counter = 0;
-    std::set<std::string> holders, taints, counters;
+    std::size_t matching = 0, held = 0, tainted = 0, without_counter = 0, without_capacity = 0;
+    std::set<std::string> holders, taints, counters, capacities;
     std::map<std::string, std::size_t> unmet;  // by condition
-    std::vector<const SliceDevice*> mine;
+    std::uint64_t times = 0;
+    std::size_t usable = 0;
+    const auto add_free = [&](const SliceDevice& device, std::uint64_t count) {
+      auto& known = free[&device];
+      known = std::max(known, count);
+      times += count;
+      ++usable;
+    };
     for (const auto& device : devices) {
       const auto failed = std::ranges::find_if(wanted.conditions, [&](const std::string& condition) {
         const auto met = meets_condition(*device.object, device.driver, condition);
@@ -253,26 +278,26 @@ class ClaimExplainer {
       }
       ++matching;
       const auto holder = holders_.find(key_of(device));
-      const auto& shared = json_member(*device.object, "allowMultipleAllocations");
-      const bool is_shared = shared.is_boolean() && shared.get<bool>();
       if (const auto taint = find_taint(device, wanted.tolerations); !taint.empty()) {
         ++tainted;
         taints.insert(taint);
       } else if (wanted.admin) {
-        mine.push_back(&device);
-      } else if (holder != holders_.end() && !is_shared) {
+        add_free(device, 1);
+      } else if (holder != holders_.end()) {
         ++held;
         holders.insert(holder->second);
       } else if (const auto counter = find_spent_counter(device); !counter.empty()) {
         ++without_counter;
         counters.insert(counter);
+      } else if (const auto fit = find_fit(device, wanted); fit.times == 0) {
+        ++without_capacity;
+        capacities.insert(fit.lacking);
       } else {
-        mine.push_back(&device);
+        add_free(device, fit.times);
       }
     }
-    free.insert(free.end(), mine.begin(), mine.end());
     const auto needed = wanted.all ? std::max<std::uint64_t>(matching, 1) : wanted.count;
-    if (mine.size() >= needed) return "";
+    if ((wanted.all ? usable : times) >= needed) return "";
     if (matching == 0) {
       std::vector<std::string> conditions;
       for (const auto& [condition, count] : unmet) conditions.push_back(condition);
@@ -287,18 +312,25 @@ class ClaimExplainer {
     add(held, " held by claims ", holders);
     add(tainted, " tainted ", taints);
     add(without_counter, " without ", counters);
+    add(without_capacity, " with too little free of ", capacities);
     if (matching < needed) causes.push_back("only " + std::to_string(matching) + " match");
-    return wanted.name + ": " + std::to_string(mine.size()) + " free of " + std::to_string(needed) + ": " +
-           text::join(causes, ", ");
+    return wanted.name + ": " + std::to_string(wanted.all ? usable : times) + " free of " +
+           std::to_string(needed) + ": " + text::join(causes, ", ");
+  }
+
+  static void merge_free(const FreeDevices& more, FreeDevices& all) {
+    for (const auto& [device, count] : more) {
+      auto& known = all[device];
+      known = std::max(known, count);
+    }
   }
 
   // Of a constraint matchAttribute, for requests without alternatives.
-  std::string judge_constraint(const json& constraint,
-                               const std::map<std::string, std::vector<const SliceDevice*>>& free) const {
+  std::string judge_constraint(const json& constraint, const std::map<std::string, FreeDevices>& free) const {
     const auto attribute = json_text(json_member(constraint, "matchAttribute"));
     if (attribute.empty()) return "";
     std::uint64_t needed = 0;
-    std::set<const SliceDevice*> candidates;
+    FreeDevices candidates;
     for (const auto& alternatives : requests_) {
       const auto& wanted = alternatives.front();
       const auto& named = json_member(constraint, "requests");
@@ -308,17 +340,16 @@ class ClaimExplainer {
       if (!applies) continue;
       if (alternatives.size() > 1 || wanted.all) return "";
       needed += wanted.count;
-      const auto& mine = free.at(wanted.name);
-      candidates.insert(mine.begin(), mine.end());
+      merge_free(free.at(wanted.name), candidates);
     }
     std::map<std::string, std::uint64_t> groups;
     std::uint64_t largest = 0;
     const auto slash = attribute.find('/');
-    for (const auto* device : candidates) {
+    for (const auto& [device, count] : candidates) {
       const auto& value =
           find_device_value(*device->object, device->driver, "attributes", attribute.substr(0, slash),
                             slash == std::string::npos ? "" : attribute.substr(slash + 1));
-      if (!value.is_null()) largest = std::max(largest, ++groups[value.dump()]);
+      if (!value.is_null()) largest = std::max(largest, groups[value.dump()] += count);
     }
     if (largest >= needed) return "";
     return "of the free devices, at most " + std::to_string(largest) + " of " + std::to_string(needed) +
@@ -327,17 +358,17 @@ class ClaimExplainer {
 
   NodeFit judge_node(const std::string& node, const Devices& devices) {
     NodeFit fit{.node = node, .fits = false, .reason = {}};
-    std::map<std::string, std::vector<const SliceDevice*>> free;  // by request
+    std::map<std::string, FreeDevices> free;  // by request
     std::vector<std::string> reasons;
-    std::set<const SliceDevice*> all;
-    std::uint64_t needed = 0;
+    FreeDevices all;
+    std::uint64_t needed = 0, times = 0;
     for (const auto& alternatives : requests_) {
       std::vector<std::string> failed;
       for (const auto& wanted : alternatives) {
         auto reason = judge_request(wanted, devices, free[wanted.name]);
         if (reason.empty()) {
           failed.clear();
-          all.insert(free[wanted.name].begin(), free[wanted.name].end());
+          merge_free(free[wanted.name], all);
           if (!wanted.all && !wanted.admin) needed += wanted.count;
           break;
         }
@@ -345,9 +376,10 @@ class ClaimExplainer {
       }
       std::ranges::move(failed, std::back_inserter(reasons));
     }
-    if (reasons.empty() && all.size() < needed)
+    for (const auto& [device, count] : all) times += count;
+    if (reasons.empty() && times < needed)
       reasons.push_back("its requests together need " + std::to_string(needed) + " devices, and " +
-                        std::to_string(all.size()) + " are free");
+                        std::to_string(times) + " are free");
     if (reasons.empty()) {
       const auto& spec = json_member(json_member(claim_, "spec"), "devices");
       for (const auto& constraint : json_member(spec, "constraints")) {
@@ -363,8 +395,9 @@ class ClaimExplainer {
   const json& claim_;
   std::vector<json> slices_;
   const std::map<std::string, std::string>& classes_;
-  std::map<DeviceKey, std::string> holders_;
-  std::map<std::string, Devices> devices_;  // by node
+  std::map<DeviceKey, std::string> holders_;    // of a whole device
+  std::map<DeviceKey, CapacityAmounts> taken_;  // by shares
+  std::map<std::string, Devices> devices_;      // by node
   std::map<CounterKey, std::uint64_t> consumed_;
   std::vector<std::vector<Wanted>> requests_;  // each with its alternatives
   std::set<std::string> unjudged_;

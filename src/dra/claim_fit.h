@@ -2,7 +2,7 @@
 // constraints of the devices in the ResourceSlices, for people. Pure.
 //
 // A selector that is not read here (dra/device_selector.h) counts as met, and is named. Not judged: rules of
-// taints (DeviceTaintRule), and capacity that is consumed in parts.
+// taints (DeviceTaintRule), and constraints distinctAttribute.
 // Source: resource.k8s.io/v1 and k8s.io/dynamic-resource-allocation (Kubernetes 1.36).
 #pragma once
 

@@ -163,6 +163,97 @@ TEST_F(ClaimFitTest, ConstraintsAndSeveralRequests) {
             "gpus/large: 8 of gpu.nvidia.com, or gpus/small: 1 of gpu.nvidia.com");
 }
 
+json shared_device(const std::string& name, const std::string& shares = "") {
+  json device = fit_device(name);
+  const auto policy = [](const char* standard, const char* least, const std::string& most, const char* step) {
+    return json{{"default", standard}, {"validRange", {{"min", least}, {"max", most}, {"step", step}}}};
+  };
+  device["allowMultipleAllocations"] = true;
+  auto& capacity = device["capacity"];
+  capacity["memory"]["requestPolicy"] =
+      shares.empty() ? policy("80Gi", "1Mi", "80Gi", "1Mi") : policy("0", "0", "80Gi", "1Mi");
+  if (!shares.empty())
+    capacity["shares"] = {{"value", shares}, {"requestPolicy", policy("1", "1", shares, "1")}};
+  return device;
+}
+
+json share_holder(const std::string& name, const std::string& device, const json& consumed) {
+  json holder = holder_of(name, {device});
+  auto& result = holder["status"]["allocation"]["devices"]["results"][0];
+  result["shareID"] = "share-" + name;
+  result["consumedCapacity"] = consumed;
+  return holder;
+}
+
+json capacity_request(const json& requests, std::uint64_t count = 1) {
+  return exactly({{"count", count}, {"capacity", {{"requests", requests}}}});
+}
+
+TEST_F(ClaimFitTest, SharesFitAsFarAsTheirCapacityGoes) {
+  slices_ = {fit_slice("node-1", {shared_device("gpu-0"), shared_device("gpu-1")})};
+  claims_ = {share_holder("b", "gpu-0", {{"memory", "50Gi"}}),
+             share_holder("c", "gpu-1", {{"gpu.nvidia.com/memory", "30Gi"}})};
+  const struct {
+    const char* what;
+    json request;
+    std::string reason;
+  } cases[] = {
+      {"on one of two", capacity_request({{"memory", "40Gi"}}), ""},
+      {"by its whole name", capacity_request({{"gpu.nvidia.com/memory", "50Gi"}}), ""},
+      {"a step more", capacity_request({{"memory", "53687091201"}}),
+       "gpus: 0 free of 1: 2 with too little free of memory"},
+      {"two on one GPU", capacity_request({{"memory", "25Gi"}}, 3), ""},
+      {"four", capacity_request({{"memory", "25Gi"}}, 4), "gpus: 3 free of 4: only 2 match"},
+      {"all of the memory", exactly(), "gpus: 0 free of 1: 2 with too little free of memory"},
+      {"more than a GPU has", capacity_request({{"memory", "81Gi"}}),
+       "gpus: 0 free of 1: 2 with too little free of memory"},
+      {"what it does not have", capacity_request({{"memory", "1Gi"}, {"shares", "1"}}),
+       "gpus: 0 free of 1: 2 with too little free of shares"},
+      {"an administrator", exactly({{"adminAccess", true}}), ""},
+  };
+  for (const auto& one : cases) EXPECT_EQ(reason(fit_claim({one.request})), one.reason) << one.what;
+  json large = capacity_request({{"memory", "50Gi"}}), small = capacity_request({{"memory", "30Gi"}});
+  small["name"] = "more";
+  EXPECT_EQ(reason(fit_claim({large, small})), "");
+}
+
+TEST_F(ClaimFitTest, ACountOfSharesIsSpent) {
+  slices_ = {fit_slice("node-1", {shared_device("gpu-0", "2")})};
+  EXPECT_EQ(reason(fit_claim({exactly({{"count", 2}})})), "");
+  EXPECT_EQ(reason(fit_claim({exactly({{"count", 3}})})), "gpus: 2 free of 3: only 1 match");
+  const json one = {{"memory", "0"}, {"shares", "1"}};
+  claims_ = {share_holder("b", "gpu-0", one)};
+  EXPECT_EQ(reason(fit_claim({exactly()})), "");
+  EXPECT_EQ(reason(fit_claim({capacity_request({{"shares", "2"}})})),
+            "gpus: 0 free of 1: 1 with too little free of shares");
+  claims_.push_back(share_holder("c", "gpu-0", one));
+  EXPECT_EQ(reason(fit_claim({exactly()})), "gpus: 0 free of 1: 1 with too little free of shares");
+  claims_ = {holder_of("b", {"gpu-0"})};
+  EXPECT_EQ(reason(fit_claim({exactly()})), "gpus: 0 free of 1: 1 held by claims team/b");
+}
+
+TEST_F(ClaimFitTest, ARequestOfCapacitySelectsWholeGpus) {
+  EXPECT_EQ(reason(fit_claim({capacity_request({{"memory", "60Gi"}}, 3)})), "");
+  EXPECT_EQ(reason(fit_claim({capacity_request({{"memory", "60Gi"}}, 4)})),
+            "gpus: 3 free of 4: 1 with too little free of memory");
+}
+
+TEST_F(ClaimFitTest, ValidValuesRoundUp) {
+  json device = shared_device("gpu-0");
+  device["capacity"]["memory"]["requestPolicy"] = {{"default", "20Gi"}, {"validValues", {"20Gi", "40Gi"}}};
+  slices_ = {fit_slice("node-1", {device})};
+  claims_ = {share_holder("b", "gpu-0", {{"memory", "50Gi"}})};
+  EXPECT_EQ(reason(fit_claim({exactly()})), "");
+  for (const char* amount : {"21Gi", "41Gi"})
+    EXPECT_EQ(reason(fit_claim({capacity_request({{"memory", amount}})})),
+              "gpus: 0 free of 1: 1 with too little free of memory");
+  device["capacity"]["memory"].erase("requestPolicy");
+  slices_ = {fit_slice("node-1", {device})};
+  EXPECT_EQ(reason(fit_claim({capacity_request({{"memory", "30Gi"}})})), "");
+  EXPECT_EQ(reason(fit_claim({exactly()})), "gpus: 0 free of 1: 1 with too little free of memory")
+      << "all of it";
+}
+
 TEST_F(ClaimFitTest, OnlyTheNewestGenerationCounts) {
   slices_ = {fit_slice("node-1", {fit_device("gpu-0"), fit_device("gpu-1")}, 1),
              fit_slice("node-1", {fit_device("gpu-0")}, 2), fit_slice("node-2", {fit_device("gpu-0")})};

@@ -29,6 +29,10 @@ void read_as_claim(std::string_view text) {
     return;
   }
   require(claim->results.size() <= kMaxResults && claim->configs.size() <= kMaxConfigs);
+  for (const auto& result : claim->results) {
+    require(result.share_id.empty() || is_valid_uid(result.share_id));
+    require(result.consumed_capacity.size() <= kMaxConsumedCapacities);
+  }
   for (const auto type : {DeviceType::kGpu, DeviceType::kMig}) {
     const std::vector<DeviceType> types(claim->results.size(), type);
     const auto configs = resolve_configs(*claim, types, {true, true});

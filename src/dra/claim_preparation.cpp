@@ -1,21 +1,26 @@
 #include "dra/claim_preparation.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 #include <variant>
 #include <vector>
+
+#include "base/quantity.h"
+#include "base/text.h"
 
 namespace gpulet::dra {
 namespace {
 
 constexpr unsigned kAllThreads = 100;
 constexpr std::string_view kClaimPipes = "/tmp/nvidia-mps";  // in a container
+constexpr std::size_t kMaxNamedClaims = 8;                   // in a reason
 
 std::string claim_text(const ResourceClaim& claim) { return claim.name_space + "/" + claim.name; }
 
-// Of the claim's CDI document.
+// Of the claim's CDI document. A claim may have several shares of a GPU.
 std::string cdi_device_name(const ClaimRecord& record, const RecordedDevice& device) {
-  return record.uid + "-" + device.device;
+  return record.uid + "-" + device.device + (device.share_id.empty() ? "" : "-" + device.share_id);
 }
 
 std::string device_text(const AllocationResult& result) { return "device \"" + result.device + "\""; }
@@ -48,7 +53,7 @@ const RecordedDevice* recorded_device(const PreparationInput& input, const std::
   if (record == input.records->end()) return nullptr;
   const auto& devices = record->second.devices;
   const auto found = std::ranges::find_if(devices, [&](const RecordedDevice& device) {
-    return device.device == result.device && device.pool == result.pool;
+    return device.device == result.device && device.pool == result.pool && device.share_id == result.share_id;
   });
   return found == devices.end() ? nullptr : &*found;
 }
@@ -71,15 +76,29 @@ Status check_health(const AllocationResult& result, const PoolDevice& offered) {
 
 Status check_holder(const AllocationResult& result, const PoolDevice& offered, const std::string& uid,
                     const PreparationInput& input) {
-  if (result.admin_access || !result.share_id.empty()) return {};
-  const auto* holder = find_holder(*input.records, offered.uuid, uid);
-  if (holder == nullptr) holder = find_holder(*input.records, offered.gpu_uuid, uid);
+  if (result.admin_access) return {};
+  const bool gets_share = !result.share_id.empty();
+  const auto* holder = find_holder(*input.records, offered.uuid, uid, gets_share);
+  if (holder == nullptr) holder = find_holder(*input.records, offered.gpu_uuid, uid, gets_share);
   if (holder == nullptr && offered.partition)
     holder = find_partition_holder(*input.records, offered.gpu_uuid, *offered.partition, uid);
   if (holder == nullptr) return {};
   const std::string name = holder->name.empty() ? "" : holder->name_space + "/" + holder->name + " ";
   return fail(Code::kUnavailable,
               device_text(result) + " is still held by the claim " + name + "(uid " + holder->uid + ")");
+}
+
+// The rule that allowed it may be another one now, or not be known yet.
+Status check_share_allowed(const AllocationResult& result, const PoolDevice& offered, const std::string& uid,
+                           const PreparationInput& input) {
+  if (result.admin_access || result.share_id.empty() || offered.device.allows_multiple ||
+      recorded_device(input, uid, result) != nullptr) {
+    return {};
+  }
+  return fail(Code::kUnavailable, device_text(result) +
+                                      " was allocated as a share, and no partition rule has "
+                                      "consumableShares for " +
+                                      offered.uuid.str());
 }
 
 Status check_withheld(const AllocationResult& result, const PoolDevice& offered, const std::string& uid,
@@ -105,6 +124,7 @@ Result<const PoolDevice*> find_device(const AllocationResult& result, const std:
   }
   GPULET_TRY(check_recorded(result, *offered, recorded_device(input, uid, result)));
   GPULET_TRY(check_health(result, *offered));
+  GPULET_TRY(check_share_allowed(result, *offered, uid, input));
   GPULET_TRY(check_holder(result, *offered, uid, input));
   GPULET_TRY(check_withheld(result, *offered, uid, input));
   return offered;
@@ -119,6 +139,11 @@ Result<RecordedDevice> record_device(const AllocationResult& result, const PoolD
                         offered.uuid,
                         result.admin_access,
                         result.share_id};
+  if (device.is_share()) {
+    for (const auto& [capacity, amount] : result.consumed_capacity) {
+      if (offered.device.capacity.contains(capacity)) device.consumed.emplace(capacity, amount);
+    }
+  }
   if (known != nullptr && known->partition) {
     device.uuid = known->uuid;
     device.partition = known->partition;
@@ -130,6 +155,45 @@ Result<RecordedDevice> record_device(const AllocationResult& result, const PoolD
                 device_text(result) + ": there is no such MIG device, and an admin's access makes none");
   }
   return device;
+}
+
+// The scheduler counts too, but not what is left of a claim that is deleted, and it trusts this node's rules
+// of the time when it allocated.
+Status check_capacity(const ClaimRecord& record, const PoolDevice& offered,
+                      const std::map<std::string, ClaimRecord>& records) {
+  for (const auto& [capacity, total] : offered.device.capacity) {
+    auto use = find_share_use(records, offered.uuid, capacity, total, record.uid);
+    const auto others = use;
+    add_share_use(record, offered.uuid, capacity, total, use);
+    if (use.sum <= total) continue;
+    return fail(Code::kUnavailable,
+                "device \"" + offered.device.name + "\" has " + format_binary_quantity(total) + " of " +
+                    capacity + ", of which the claim needs " + format_binary_quantity(use.sum - others.sum) +
+                    " and others hold " + format_binary_quantity(others.sum) + ": " +
+                    (others.claims.empty() ? "none" : text::join_limited(others.claims, kMaxNamedClaims)));
+  }
+  return {};
+}
+
+// Of the shares that the claim does not have yet: a rule that leaves less does not end what runs.
+Status check_shares(const ClaimRecord& record, const ResourceClaim& claim, const PreparationInput& input) {
+  std::set<DeviceUuid> checked;
+  for (std::size_t i = 0; i < record.devices.size(); ++i) {
+    const auto& device = record.devices[i];
+    if (!device.is_share()) continue;
+    const bool is_whole_too = std::ranges::any_of(record.devices, [&](const RecordedDevice& other) {
+      return other.uuid == device.uuid && !other.admin_access && other.share_id.empty();
+    });
+    if (is_whole_too) {
+      return fail(Code::kInvalidArgument,
+                  device_text(claim.results[i]) + " is allocated to the claim as a share and as a whole");
+    }
+    if (recorded_device(input, record.uid, claim.results[i]) != nullptr) continue;
+    const auto* offered = input.pool->find(device.device);
+    if (offered == nullptr || !checked.insert(device.uuid).second) continue;
+    GPULET_TRY(check_capacity(record, *offered, *input.records));
+  }
+  return {};
 }
 
 // The devices that one config shares by MPS.
@@ -213,6 +277,7 @@ Result<ClaimRecord> plan_preparation(const ResourceClaim& claim, const std::stri
                         record_device(result, *offered, recorded_device(input, uid, result)));
       record.devices.push_back(std::move(device));
     }
+    GPULET_TRY(check_shares(record, claim, input));
     GPULET_TRY_ASSIGN(const auto configs, resolve_configs(claim, types, input.gates));
     GPULET_TRY_ASSIGN(const auto groups, find_mps_groups(claim, record, configs));
     GPULET_TRY_ASSIGN(record.daemons, plan_claim_daemons(groups));

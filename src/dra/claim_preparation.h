@@ -32,7 +32,9 @@ struct PreparationInput {
 
 // The record that the claim `uid` gets; the same claim gives the same record. Errors:
 // - kUnavailable, which is worth waiting for: a device that is not there now, that the record of another
-//   claim still holds (with the holder's name), or that is withheld from claims that are not prepared yet;
+//   claim still holds (with the holder's name), of which the shares of other claims leave too little (with
+//   their names), that is a share without a rule for it, or that is withheld from claims that are not
+//   prepared yet;
 // - kDeviceLost: a device that has fallen off the bus, with NVIDIA's key of its taint;
 // - kFailedPrecondition: another claim of the same name, a claim without an allocation, a pool of another
 //   node, and a device name that means another GPU than the one that was allocated;
@@ -44,7 +46,7 @@ Result<ClaimRecord> plan_preparation(const ResourceClaim& claim, const std::stri
 inline constexpr const char* kClaimCdiVendor = "k8s.gpu.nvidia.com";
 inline constexpr const char* kClaimCdiKind = "k8s.gpu.nvidia.com/claim";
 
-// "k8s.gpu.nvidia.com/claim=<uid>-gpu-0": NVIDIA's name.
+// "k8s.gpu.nvidia.com/claim=<uid>-gpu-0": NVIDIA's name, with "-<share id>" for a share.
 std::string claim_cdi_id(const ClaimRecord& record, const RecordedDevice& device);
 // "k8s.gpu.nvidia.com-claim_<uid>.json": NVIDIA's file name.
 std::string claim_spec_file_name(const std::string& uid);

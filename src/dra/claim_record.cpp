@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <limits>
 #include <system_error>
 #include <utility>
 
@@ -57,9 +58,26 @@ json partition_json(const RecordedPartition& recorded) {
           {"size", partition.placement.size},  {"made", recorded.made}};
 }
 
+Result<std::map<std::string, std::uint64_t>> read_consumed(const JsonObject& device) {
+  std::map<std::string, std::uint64_t> consumed;
+  GPULET_TRY_ASSIGN(const auto object, device.optional_object("consumedCapacity"));
+  if (!object) return consumed;
+  if (object->value().size() > kMaxConsumedCapacities) {
+    return fail(Code::kInvalidArgument, object->path() + ": expected at most " +
+                                            std::to_string(kMaxConsumedCapacities) + " entries, found " +
+                                            std::to_string(object->value().size()));
+  }
+  for (const auto& item : object->value().items()) {
+    if (!item.value().is_number_unsigned())
+      return fail(wrong_type(object->field_path(item.key()), "a number", item.value()));
+    consumed[item.key()] = item.value().get<std::uint64_t>();
+  }
+  return consumed;
+}
+
 Result<RecordedDevice> read_device(const JsonObject& object) {
   GPULET_TRY(object.reject_unknown_fields(
-      {"request", "pool", "device", "uuid", "adminAccess", "shareID", "partition"}));
+      {"request", "pool", "device", "uuid", "adminAccess", "shareID", "consumedCapacity", "partition"}));
   RecordedDevice device;
   GPULET_TRY_ASSIGN(device.request, object.required_text("request"));
   GPULET_TRY_ASSIGN(device.pool, object.required_text("pool"));
@@ -74,8 +92,8 @@ Result<RecordedDevice> read_device(const JsonObject& object) {
   }
   GPULET_TRY_ASSIGN(const auto admin_access, object.optional_bool("adminAccess"));
   device.admin_access = admin_access.value_or(false);
-  GPULET_TRY_ASSIGN(const auto share_id, object.optional_text("shareID"));
-  device.share_id = share_id.value_or("");
+  GPULET_TRY_ASSIGN(device.share_id, read_share_id(object, "shareID"));
+  GPULET_TRY_ASSIGN(device.consumed, read_consumed(object));
   return device;
 }
 
@@ -115,6 +133,10 @@ json daemons_json(const std::vector<RecordedDaemon>& daemons) {
 
 }  // namespace
 
+std::string claim_text(const ClaimRecord& record) {
+  return record.name.empty() ? "uid " + record.uid : record.name_space + "/" + record.name;
+}
+
 bool ClaimRecord::has_partitions() const {
   return std::ranges::any_of(devices,
                              [](const RecordedDevice& device) { return device.partition.has_value(); });
@@ -128,6 +150,7 @@ std::string record_json(const ClaimRecord& record) {
     if (device.partition) entry["partition"] = partition_json(*device.partition);
     if (device.admin_access) entry["adminAccess"] = true;
     if (!device.share_id.empty()) entry["shareID"] = device.share_id;
+    for (const auto& [capacity, amount] : device.consumed) entry["consumedCapacity"][capacity] = amount;
     devices.push_back(std::move(entry));
   }
   json object = {{"version", kRecordVersion}, {"uid", record.uid}, {"devices", std::move(devices)}};
@@ -222,6 +245,11 @@ Result<RecordStore::Loaded> RecordStore::load_records() const {
   return loaded;
 }
 
+bool RecordStore::has_records() const {
+  const auto loaded = load_records();
+  return loaded && (!loaded->records.empty() || !loaded->errors.empty());
+}
+
 Status RecordStore::write_record(const ClaimRecord& record) const {
   if (!is_valid_uid(record.uid)) {
     return fail(Code::kInvalidArgument, "the uid of a claim is not valid: \"" + record.uid + "\"");
@@ -237,15 +265,37 @@ Status RecordStore::remove_record(std::string_view uid) const {
 }
 
 const ClaimRecord* find_holder(const std::map<std::string, ClaimRecord>& records, const DeviceUuid& device,
-                               std::string_view uid) {
+                               std::string_view uid, bool gets_share) {
   for (const auto& [holder, record] : records) {
     if (holder == uid) continue;
     const bool holds = std::ranges::any_of(record.devices, [&](const RecordedDevice& held) {
-      return !device.empty() && held.uuid == device && !held.admin_access && held.share_id.empty();
+      return !device.empty() && held.uuid == device && !held.admin_access && !(gets_share && held.is_share());
     });
     if (holds) return &record;
   }
   return nullptr;
+}
+
+void add_share_use(const ClaimRecord& record, const DeviceUuid& device, const std::string& capacity,
+                   std::uint64_t total, ShareUse& use) {
+  bool has_share = false;
+  for (const auto& held : record.devices) {
+    if (held.uuid != device || !held.is_share()) continue;
+    has_share = true;
+    const auto known = held.consumed.find(capacity);
+    const std::uint64_t amount = known == held.consumed.end() ? total : known->second;
+    use.sum += std::min(amount, std::numeric_limits<std::uint64_t>::max() - use.sum);
+  }
+  if (has_share) use.claims.push_back(claim_text(record));
+}
+
+ShareUse find_share_use(const std::map<std::string, ClaimRecord>& records, const DeviceUuid& device,
+                        const std::string& capacity, std::uint64_t total, std::string_view uid) {
+  ShareUse use;
+  for (const auto& [holder, record] : records) {
+    if (holder != uid) add_share_use(record, device, capacity, total, use);
+  }
+  return use;
 }
 
 const ClaimRecord* find_partition_holder(const std::map<std::string, ClaimRecord>& records,

@@ -38,8 +38,11 @@ struct RecordedDevice {
   std::string pool, device;
   DeviceUuid uuid;  // empty while a partition is not known to be there
   bool admin_access = false;
-  std::string share_id = {};
+  std::string share_id = {};  // empty: the device is the claim's alone
+  // Of a share, by capacity. One without an entry may take all of it: NVIDIA's driver recorded none.
+  std::map<std::string, std::uint64_t> consumed = {};
   std::optional<RecordedPartition> partition = {};
+  bool is_share() const { return !admin_access && !share_id.empty(); }
   friend bool operator==(const RecordedDevice&, const RecordedDevice&) = default;
 };
 
@@ -62,6 +65,9 @@ struct ClaimRecord {
   bool has_partitions() const;
   friend bool operator==(const ClaimRecord&, const ClaimRecord&) = default;
 };
+
+// "team/a", or "uid 1234" where the name is not known.
+std::string claim_text(const ClaimRecord& record);
 
 // Equal records have equal bytes, with a newline at the end. Pure.
 std::string record_json(const ClaimRecord& record);
@@ -86,6 +92,8 @@ class RecordStore {
   // Removes what a killed writer left, and passes over other files' names. A missing directory is empty.
   // Errors: kIo and others of reading the directory; kInvalidArgument for more than kMaxRecords files.
   Result<Loaded> load_records() const;
+  // Whether there is one, even one that cannot be read.
+  bool has_records() const;
   // Replaces the claim's file atomically. Errors: kInvalidArgument for an invalid uid; those of the files.
   Status write_record(const ClaimRecord& record) const;
   // No error where there is none.
@@ -97,10 +105,24 @@ class RecordStore {
   std::string directory_;
 };
 
-// The record, other than that of the claim `uid`, that holds the device exclusively: not by admin access and
-// not as a share. nullptr where none does. Pure.
+// The record, other than that of the claim `uid`, whose hold of the device keeps that claim off, which gets a
+// share of it or all of it: claims with a share bear each other, and an admin's access holds nothing. nullptr
+// where there is none. Pure.
 const ClaimRecord* find_holder(const std::map<std::string, ClaimRecord>& records, const DeviceUuid& device,
-                               std::string_view uid);
+                               std::string_view uid, bool gets_share = false);
+
+// What the shares of a device take of a capacity.
+struct ShareUse {
+  std::uint64_t sum = 0;                 // the greatest number if that is exceeded
+  std::vector<std::string> claims = {};  // "team/a", or "uid 1234"
+};
+// All shares but those of the claim `uid`. `total`: of the device, which a share without an entry takes.
+// Pure.
+ShareUse find_share_use(const std::map<std::string, ClaimRecord>& records, const DeviceUuid& device,
+                        const std::string& capacity, std::uint64_t total, std::string_view uid);
+// Adds what the record's own shares take.
+void add_share_use(const ClaimRecord& record, const DeviceUuid& device, const std::string& capacity,
+                   std::uint64_t total, ShareUse& use);
 
 // The record of another claim that has a partition in the place of this one; nullptr where none has. Pure.
 const ClaimRecord* find_partition_holder(const std::map<std::string, ClaimRecord>& records,

@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,7 +39,8 @@ class Directory {
 
 TEST(ClaimRecord, IsReadBackStrictly) {
   ClaimRecord full = record();
-  full.devices.push_back({"admin", "node-1", "gpu-1", DeviceUuid("GPU-1"), true, "share-1"});
+  full.devices.push_back(
+      {"admin", "node-1", "gpu-1", DeviceUuid("GPU-1"), true, "share-1", {{"memory", 1u << 30}}});
   full.devices.push_back({.request = "mig",
                           .pool = "node-1",
                           .device = "gpu-2-mig-3g40gb-9-4",
@@ -67,7 +69,13 @@ TEST(ClaimRecord, IsReadBackStrictly) {
   EXPECT_EQ(error_with("/devices/0/uuid", nullptr), "devices[0].uuid: required, not set");
   EXPECT_EQ(error_with("/devices/0/x", 1),
             "devices[0].x: unknown field \"x\", expected request, pool, device, uuid, adminAccess, "
-            "shareID, partition");
+            "shareID, consumedCapacity, partition");
+  EXPECT_EQ(error_with("/devices/1/shareID", "a/b"),
+            "devices[1].shareID: expected lower case letters, digits and '-', found \"a/b\"");
+  EXPECT_EQ(error_with("/devices/1/consumedCapacity/memory", "1Gi"),
+            "devices[1].consumedCapacity.memory: expected a number, found \"1Gi\"");
+  EXPECT_EQ(error_with("/devices/1/consumedCapacity/memory", -1),
+            "devices[1].consumedCapacity.memory: expected a number, found -1");
   EXPECT_EQ(error_with("/devices/2/partition/start", -1), "devices[2].partition.start: expected a number");
   EXPECT_EQ(error_with("/devices/2/partition/gpu", nullptr), "devices[2].partition.gpu: required, not set");
   EXPECT_EQ(error_with("/devices", json(33, good["devices"][0])),
@@ -122,7 +130,7 @@ TEST(RecordStore, ABrokenFileLosesOnlyItself) {
   EXPECT_TRUE(std::filesystem::exists(directory.path() + "/note.txt"));
 }
 
-TEST(FindHolder, OnlyExclusiveUseCounts) {
+TEST(FindHolder, OnlySharesBearEachOther) {
   std::map<std::string, ClaimRecord> records = {{"uid-1", record("uid-1")}};
   const DeviceUuid gpu("GPU-0");
   EXPECT_EQ(find_holder(records, gpu, "uid-2"), &records.at("uid-1"));
@@ -131,8 +139,36 @@ TEST(FindHolder, OnlyExclusiveUseCounts) {
   records.at("uid-1").devices[0].admin_access = true;
   EXPECT_EQ(find_holder(records, gpu, "uid-2"), nullptr);
   records.at("uid-1").devices[0] = record().devices[0];
+  EXPECT_EQ(find_holder(records, gpu, "uid-2", true), &records.at("uid-1"));
   records.at("uid-1").devices[0].share_id = "a";
+  EXPECT_EQ(find_holder(records, gpu, "uid-2", true), nullptr);
+  EXPECT_EQ(find_holder(records, gpu, "uid-2"), &records.at("uid-1"));
+  records.at("uid-1").devices[0].admin_access = true;
   EXPECT_EQ(find_holder(records, gpu, "uid-2"), nullptr);
+}
+
+TEST(FindShareUse, SumsWhatIsKnownAndTakesTheRestForAll) {
+  std::map<std::string, ClaimRecord> records = {{"uid-1", record("uid-1")}, {"uid-2", record("uid-2")}};
+  auto& first = records.at("uid-1").devices;
+  first[0].share_id = "a";
+  first[0].consumed = {{"memory", 30}};
+  first.push_back(first[0]);
+  first[1].share_id = "b";
+  first.push_back(first[0]);
+  first[2].admin_access = true;
+  first.push_back(first[0]);
+  first[3].uuid = DeviceUuid("GPU-1");
+  const DeviceUuid gpu("GPU-0");
+  auto use = find_share_use(records, gpu, "memory", 100, "");
+  EXPECT_EQ(use.sum, 60u);
+  EXPECT_EQ(use.claims, std::vector<std::string>{"team/claim"});
+  EXPECT_EQ(find_share_use(records, gpu, "shares", 4, "").sum, 8u);
+  EXPECT_TRUE(find_share_use(records, gpu, "memory", 100, "uid-1").claims.empty());
+  first[0].consumed["memory"] = std::numeric_limits<std::uint64_t>::max();
+  use = find_share_use(records, gpu, "memory", 100, "");
+  EXPECT_EQ(use.sum, std::numeric_limits<std::uint64_t>::max());
+  records.at("uid-1").name.clear();
+  EXPECT_EQ(find_share_use(records, gpu, "memory", 100, "").claims, std::vector<std::string>{"uid uid-1"});
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ TEST(Claim, ReadsResultsAndConfigsOfThisDriver) {
   json shared = result_json("gpu-1", "one/large");
   shared["adminAccess"] = true;
   shared["shareID"] = "a1";
-  shared["consumedCapacity"] = {{"memory", "10Gi"}};
+  shared["consumedCapacity"] = {{"memory", "10Gi"}, {"gpu.nvidia.com/shares", 3}, {"other.com/x", "1500m"}};
   const auto claim =
       parsed(claim_json({result_json("gpu-0"), result_json("nic-0", "nic", "nic.example.com"), shared},
                         {config_json(gpu_config(), {}, "FromClass"),
@@ -42,13 +42,14 @@ TEST(Claim, ReadsResultsAndConfigsOfThisDriver) {
   EXPECT_EQ(claim.name, "claim-1");
   EXPECT_EQ(claim.uid, kUid);
   EXPECT_TRUE(claim.allocated);
-  const std::vector<AllocationResult> results = {{.request = "gpus", .pool = "node-1", .device = "gpu-0"},
-                                                 {.request = "one/large",
-                                                  .pool = "node-1",
-                                                  .device = "gpu-1",
-                                                  .admin_access = true,
-                                                  .share_id = "a1",
-                                                  .consumed_capacity = {{"memory", "10Gi"}}}};
+  const std::vector<AllocationResult> results = {
+      {.request = "gpus", .pool = "node-1", .device = "gpu-0"},
+      {.request = "one/large",
+       .pool = "node-1",
+       .device = "gpu-1",
+       .admin_access = true,
+       .share_id = "a1",
+       .consumed_capacity = {{"memory", std::uint64_t{10} << 30}, {"other.com/x", 2}, {"shares", 3}}}};
   EXPECT_EQ(claim.results, results);
   EXPECT_EQ(claim.results[1].main_request(), "one");
   ASSERT_EQ(claim.configs.size(), 3u);
@@ -92,6 +93,13 @@ TEST(Claim, NamesTheFieldThatIsWrong) {
             devices + ".results[0].adminAccess: expected true or false, found \"yes\""},
            {"/status/allocation/devices/results/0/consumedCapacity", json{{"memory", true}},
             devices + ".results[0].consumedCapacity.memory: expected a quantity, found true"},
+           {"/status/allocation/devices/results/0/consumedCapacity", json{{"memory", "-1"}},
+            devices + ".results[0].consumedCapacity.memory: expected a quantity, found \"-1\""},
+           {"/status/allocation/devices/results/0/shareID", "../a",
+            devices + ".results[0].shareID: expected lower case letters, digits and '-', found \"../a\""},
+           {"/status/allocation/devices/results/0/shareID", std::string(64, 'a'),
+            devices + ".results[0].shareID: expected lower case letters, digits and '-', found \"" +
+                std::string(39, 'a') + "…"},
            {"/status/allocation/devices/config/0/source", "FromPod",
             devices + ".config[0].source: expected FromClass or FromClaim, found \"FromPod\""},
            {"/status/allocation/devices/config/0/requests", json::array({1}),

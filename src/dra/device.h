@@ -1,6 +1,7 @@
 // A device as a ResourceSlice shows it, and its taints. Plain values.
 //
-// Source: resource.k8s.io/v1, Device, DeviceAttribute, DeviceCapacity, DeviceTaint, CounterSet
+// Source: resource.k8s.io/v1, Device, DeviceAttribute, DeviceCapacity, CapacityRequestPolicy, DeviceTaint,
+// CounterSet
 // (Kubernetes 1.36).
 #pragma once
 
@@ -19,6 +20,10 @@ namespace gpulet::dra {
 
 inline constexpr std::size_t kMaxAttributeBytes = 64;  // of a text or version
 inline constexpr std::size_t kMaxTaints = 16;          // of one device
+
+// Of whole GPUs; the second only of those that a count of claims shares.
+inline constexpr const char* kMemoryCapacity = "memory";
+inline constexpr const char* kSharesCapacity = "shares";
 
 // Strict semantic version: "570.124.6".
 struct Version {
@@ -51,6 +56,15 @@ struct CounterSet {
   friend bool operator==(const CounterSet&, const CounterSet&) = default;
 };
 
+// How much of a capacity a claim takes of a device that several claims may have: its request, rounded up to a
+// whole number of steps, from min to max.
+struct RequestPolicy {
+  std::uint64_t standard = 0;  // where the claim requests none of it
+  std::uint64_t min = 0, max = 0;
+  std::uint64_t step = 0;  // 0: any amount
+  friend bool operator==(const RequestPolicy&, const RequestPolicy&) = default;
+};
+
 struct Device {
   std::string name;
   // Names without a domain are of the driver's domain.
@@ -58,6 +72,8 @@ struct Device {
   std::map<std::string, std::uint64_t> capacity = {};
   std::vector<DeviceTaint> taints = {};
   std::vector<CounterUse> consumes = {};
+  bool allows_multiple = false;                        // several claims may have it, each a share
+  std::map<std::string, RequestPolicy> policies = {};  // by capacity; with allows_multiple only
   friend bool operator==(const Device&, const Device&) = default;
 };
 

@@ -159,7 +159,9 @@ class PoolBuilder {
     if (gpu.numa_node && *gpu.numa_node >= 0) {
       attributes[kNumaNodeAttribute] = static_cast<std::int64_t>(*gpu.numa_node);
     }
-    offered.device.capacity["memory"] = gpu.memory.value;
+    offered.device.capacity[kMemoryCapacity] = gpu.memory.value;
+    if (const auto shares = input_.shares.find(gpu.uuid); shares != input_.shares.end())
+      share_device(shares->second, offered);
     add_taints(gpu.uuid, offered);
     add_device(std::move(offered));
   }
@@ -167,6 +169,28 @@ class PoolBuilder {
   DevicePool take_pool() { return std::move(pool_); }
 
  private:
+  // Source: NVIDIA's DRA driver, cmd/gpu-kubelet-plugin/consumable_shares.go. The API server refuses a policy
+  // whose limits are not whole steps, or whose smallest amount and a step exceed the capacity.
+  void share_device(const config::ConsumableShares& shares, PoolDevice& offered) {
+    constexpr std::uint64_t kStep = mebibytes(1).value;
+    auto& device = offered.device;
+    const std::uint64_t memory = device.capacity.at(kMemoryCapacity) / kStep * kStep;
+    const bool is_by_memory = shares.limit == config::ShareLimit::kMemory;
+    if (is_by_memory && memory < 2 * kStep)
+      return add_note(offered.uuid.str() + " in shares", "has no known memory");
+    device.allows_multiple = true;
+    device.capacity[kMemoryCapacity] = memory;
+    if (memory != 0)
+      device.policies[kMemoryCapacity] = {.standard = is_by_memory ? memory : 0,
+                                          .min = is_by_memory ? kStep : 0,
+                                          .max = memory,
+                                          .step = kStep};
+    if (shares.limit != config::ShareLimit::kCount) return;
+    device.capacity[kSharesCapacity] = shares.count;
+    device.policies[kSharesCapacity] = {
+        .standard = 1, .min = 1, .max = shares.count, .step = shares.count > 1 ? 1u : 0u};
+  }
+
   void add_mig_devices(const Gpu& gpu) {
     if (gpu.mig_devices.empty()) return add_note(gpu.uuid.str(), "has MIG on and no MIG device");
     std::vector<const MigDevice*> ordered;

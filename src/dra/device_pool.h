@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "config/partition_rules.h"
 #include "dra/device.h"
 #include "dra/opaque_config.h"
 #include "dra/partition.h"
@@ -47,6 +48,8 @@ struct PoolInput {
   std::map<inventory::PciAddress, std::string> pcie_roots = {};
   // By UUID. While its MIG mode is on, every allowed profile at every placement is a device.
   std::map<DeviceUuid, DynamicGpu> dynamic = {};
+  // By UUID. While its MIG mode is off, several claims may have it.
+  std::map<DeviceUuid, config::ConsumableShares> shares = {};
 };
 
 // One offered device, and which one it is on the node.
@@ -74,6 +77,9 @@ struct DevicePool {
 // and pcieRoot where the host does not report them. Left out, with a note: an excluded GPU, a GPU without a
 // UUID or with an unknown minor, one that is partitioned and has no MIG device, a compute instance that is
 // only a part of its GPU instance, and a MIG device whose placement the driver does not report.
+//
+// A GPU in shares has the capacities and policies of NVIDIA's DRA driver; one in shares of memory whose
+// memory is unknown is offered to one claim, with a note.
 //
 // Of a dynamic GPU, the MIG devices of other programs take their part of the counters. One that is exactly an
 // allowed partition is offered without counters; partitions that overlap another program's are left out. The

@@ -88,6 +88,10 @@ const json& find_device_value(const json& device, const std::string& driver, con
 }
 
 std::optional<bool> meets_condition(const json& device, const std::string& driver, std::string_view text) {
+  constexpr std::string_view kShared = "device.allowMultipleAllocations";
+  const auto& shared = json_member(device, "allowMultipleAllocations");
+  const bool is_shared = shared.is_boolean() && shared.get<bool>();
+  if (text == kShared) return is_shared;
   const auto at = text.find_first_of("=!<>");
   if (at == std::string_view::npos) {
     const auto flag = parse_member(text, "device.attributes");
@@ -104,6 +108,9 @@ std::optional<bool> meets_condition(const json& device, const std::string& drive
   if (left == "device.driver")
     return literal->is_string() ? std::optional(compare_values(op, driver, literal->get<std::string>()))
                                 : std::nullopt;
+  if (left == kShared)
+    return literal->is_boolean() ? std::optional(compare_values(op, is_shared, literal->get<bool>()))
+                                 : std::nullopt;
   if (const auto attribute = parse_member(left, "device.attributes")) {
     const auto& value = find_device_value(device, driver, "attributes", attribute->first, attribute->second);
     const char* kind = literal->is_string() ? "string" : literal->is_boolean() ? "bool" : "int";

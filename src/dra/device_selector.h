@@ -1,5 +1,6 @@
 // The part of CEL that is read of the selectors of claims and DeviceClasses: conjunctions of comparisons with
-// a literal, of device.driver, of an attribute, and of a capacity by compareTo(quantity()). Pure.
+// a literal, of device.driver, of device.allowMultipleAllocations, of an attribute, and of a capacity by
+// compareTo(quantity()). Pure.
 //
 //   device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'gpu'
 //

@@ -18,6 +18,7 @@ TEST(DeviceSelector, IsSplitAtAnd) {
 
 TEST(DeviceSelector, ReadsComparisons) {
   const auto device = nlohmann::json::parse(R"({
+    "allowMultipleAllocations": true,
     "attributes": {"type": {"string": "gpu"}, "gpulet.io/island": {"int": 2}, "ecc": {"bool": true}},
     "capacity": {"memory": {"value": "80Gi"}}})");
   const struct {
@@ -36,6 +37,10 @@ TEST(DeviceSelector, ReadsComparisons) {
       {"device.attributes['gpu.nvidia.com'].ecc == false", false},
       {"device.attributes['gpu.nvidia.com'].none", false},
       {"!device.attributes['gpu.nvidia.com'].ecc", std::nullopt},
+      {"device.allowMultipleAllocations", true},
+      {"device.allowMultipleAllocations == true", true},
+      {"device.allowMultipleAllocations == false", false},
+      {"device.allowMultipleAllocations == 1", std::nullopt},
       {"device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('40Gi')) >= 0", true},
       {"device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('100Gi')) >= 0", false},
       {"device.capacity['gpu.nvidia.com'].none.compareTo(quantity('1Gi')) >= 0", false},

@@ -46,8 +46,7 @@ Status read_prepared_device(const JsonObject& entry, ClaimRecord& record) {
     recorded.uuid = DeviceUuid(std::move(uuid));
     GPULET_TRY_ASSIGN(recorded.pool, device->required_text("PoolName"));
     GPULET_TRY_ASSIGN(recorded.device, device->required_text("DeviceName"));
-    GPULET_TRY_ASSIGN(const auto share, device->optional_text("ShareID"));
-    recorded.share_id = share.value_or("");
+    GPULET_TRY_ASSIGN(recorded.share_id, read_share_id(*device, "ShareID"));
     GPULET_TRY_ASSIGN(const auto requests, device->texts("Requests", kMaxResults));
     for (const auto& request : requests) {
       recorded.request = request.substr(0, request.find('/'));

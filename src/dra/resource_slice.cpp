@@ -55,7 +55,8 @@ class SliceReader {
  private:
   Status read_device(const JsonObject& object) {
     Device device;
-    note_others(object, {"name", "attributes", "capacity", "taints", "consumesCounters"});
+    note_others(object,
+                {"name", "attributes", "capacity", "taints", "consumesCounters", "allowMultipleAllocations"});
     GPULET_TRY_ASSIGN(device.name, object.required_text("name"));
     GPULET_TRY_ASSIGN(const auto attributes, object.optional_object("attributes"));
     for (const auto& name : member_names(attributes)) {
@@ -65,7 +66,9 @@ class SliceReader {
       if (attribute) device.attributes[name] = *attribute;
     }
     GPULET_TRY_ASSIGN(const auto capacity, object.optional_object("capacity"));
-    GPULET_TRY_ASSIGN(device.capacity, read_quantities(capacity));
+    GPULET_TRY_ASSIGN(device.capacity, read_quantities(capacity, &device.policies));
+    GPULET_TRY_ASSIGN(const auto multiple, object.optional_bool("allowMultipleAllocations"));
+    device.allows_multiple = multiple.value_or(false);
     GPULET_TRY_ASSIGN(const auto taints, object.objects("taints", kMaxTaints));
     for (const auto& taint : taints) GPULET_TRY(read_taint(taint, device));
     GPULET_TRY_ASSIGN(const auto consumes, object.objects("consumesCounters", kMaxConsumedSets));
@@ -85,19 +88,50 @@ class SliceReader {
     return read_quantities(counters);
   }
 
-  // Members {"value": "8Gi"}.
-  Result<std::map<std::string, std::uint64_t>> read_quantities(const std::optional<JsonObject>& object) {
+  // Members {"value": "8Gi"}, with a requestPolicy where `policies` takes it.
+  Result<std::map<std::string, std::uint64_t>> read_quantities(
+      const std::optional<JsonObject>& object, std::map<std::string, RequestPolicy>* policies = nullptr) {
     std::map<std::string, std::uint64_t> quantities;
     for (const auto& name : member_names(object)) {
       GPULET_TRY_ASSIGN(const auto value, object->optional_object(name.c_str()));
       if (!value) continue;
-      note_others(*value, {"value"});
+      note_others(*value, {"value", policies != nullptr ? "requestPolicy" : "value"});
       GPULET_TRY_ASSIGN(const std::string text, value->required_text("value"));
-      const auto milli = parse_quantity_milli(text);
-      if (milli) quantities[name] = *milli / kThousandths;
-      slice_.has_other_content |= !milli || *milli % kThousandths != 0;
+      if (const auto quantity = whole_quantity(text)) quantities[name] = *quantity;
+      GPULET_TRY_ASSIGN(const auto policy, value->optional_object("requestPolicy"));
+      if (policy && policies != nullptr) {
+        GPULET_TRY_ASSIGN((*policies)[name], read_policy(*policy));
+      }
     }
     return quantities;
+  }
+
+  // A policy of another form is other content.
+  Result<RequestPolicy> read_policy(const JsonObject& object) {
+    note_others(object, {"default", "validRange"});
+    RequestPolicy policy;
+    GPULET_TRY_ASSIGN(const auto range, object.optional_object("validRange"));
+    slice_.has_other_content |= !range;
+    GPULET_TRY_ASSIGN(policy.standard, read_amount(object, "default", true));
+    if (!range) return policy;
+    note_others(*range, {"min", "max", "step"});
+    GPULET_TRY_ASSIGN(policy.min, read_amount(*range, "min", true));
+    GPULET_TRY_ASSIGN(policy.max, read_amount(*range, "max", true));
+    GPULET_TRY_ASSIGN(policy.step, read_amount(*range, "step", false));
+    return policy;
+  }
+
+  Result<std::uint64_t> read_amount(const JsonObject& object, const char* name, bool is_expected) {
+    GPULET_TRY_ASSIGN(const auto text, object.optional_text(name));
+    slice_.has_other_content |= !text && is_expected;
+    return text ? whole_quantity(*text).value_or(0) : 0;
+  }
+
+  // What is no whole number is other content.
+  std::optional<std::uint64_t> whole_quantity(const std::string& text) {
+    const auto milli = parse_quantity_milli(text);
+    slice_.has_other_content |= !milli || *milli % kThousandths != 0;
+    return milli ? std::optional(*milli / kThousandths) : std::nullopt;
   }
 
   // nullopt for a type that we never write.
@@ -161,12 +195,22 @@ json quantities_json(const std::map<std::string, std::uint64_t>& quantities) {
   return written;
 }
 
+json policy_json(const RequestPolicy& policy) {
+  json range = {{"min", format_binary_quantity(policy.min)}, {"max", format_binary_quantity(policy.max)}};
+  if (policy.step != 0) range["step"] = format_binary_quantity(policy.step);
+  return {{"default", format_binary_quantity(policy.standard)}, {"validRange", std::move(range)}};
+}
+
 json device_json(const Device& device) {
   json written = {{"name", device.name}};
   for (const auto& [name, attribute] : device.attributes) {
     written["attributes"][name] = attribute_json(attribute);
   }
   if (!device.capacity.empty()) written["capacity"] = quantities_json(device.capacity);
+  if (device.allows_multiple) written["allowMultipleAllocations"] = true;
+  for (const auto& [name, policy] : device.policies) {
+    if (device.capacity.contains(name)) written["capacity"][name]["requestPolicy"] = policy_json(policy);
+  }
   for (const auto& taint : device.taints) {
     json entry = {{"key", taint.key}, {"value", taint.value}, {"effect", enum_name(taint.effect)}};
     if (!taint.time_added.empty()) entry["timeAdded"] = taint.time_added;
@@ -350,6 +394,25 @@ bool kept_counters(const ResourceSlice& sent, const ResourceSlice& answered) {
 
 std::vector<Device> without_partitions(std::vector<Device> devices) {
   std::erase_if(devices, [](const Device& device) { return !device.consumes.empty(); });
+  return devices;
+}
+
+bool kept_shares(const ResourceSlice& sent, const ResourceSlice& answered) {
+  for (std::size_t i = 0; i < sent.devices.size(); ++i) {
+    if (!sent.devices[i].allows_multiple) continue;
+    if (i >= answered.devices.size()) return false;
+    const auto& kept = answered.devices[i];
+    if (!kept.allows_multiple || kept.policies.size() != sent.devices[i].policies.size()) return false;
+  }
+  return true;
+}
+
+std::vector<Device> without_shares(std::vector<Device> devices) {
+  for (auto& device : devices) {
+    if (!std::exchange(device.allows_multiple, false)) continue;
+    device.policies.clear();
+    device.capacity.erase(kSharesCapacity);
+  }
   return devices;
 }
 

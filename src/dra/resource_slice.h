@@ -82,6 +82,11 @@ bool kept_counters(const ResourceSlice& sent, const ResourceSlice& answered);
 // For a server that drops counters: without the devices that consume any, which are not independent.
 std::vector<Device> without_partitions(std::vector<Device> devices);
 
+// Likewise that several claims may have a device: the feature gate DRAConsumableCapacity.
+bool kept_shares(const ResourceSlice& sent, const ResourceSlice& answered);
+// For a server that drops it: each device for one claim, without the capacity that counts shares.
+std::vector<Device> without_shares(std::vector<Device> devices);
+
 // For a server that drops taints: without the devices that have a taint other than None, and without taints.
 std::vector<Device> without_tainted(std::vector<Device> devices);
 

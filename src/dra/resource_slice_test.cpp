@@ -140,7 +140,6 @@ TEST(SliceJson, RemembersWhatItDoesNotRead) {
   for (const auto& [pointer, value] : std::vector<std::pair<const char*, json>>{
            {"/spec/devices/0/bindsToNode", true},
            {"/spec/allNodes", true},
-           {"/spec/devices/0/allowMultipleAllocations", true},
            {"/spec/devices/0/attributes", {{"a", {{"strings", {"x"}}}}}},
            {"/spec/devices/0/capacity", {{"a", {{"value", "500m"}}}}},
            {"/spec/devices/0/capacity", {{"a", {{"value", "1"}, {"requestPolicy", json::object()}}}}},

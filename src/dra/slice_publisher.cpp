@@ -138,6 +138,7 @@ class WatchingPublisher final : public SlicePublisher {
 
   SlicePlan planned_writes() const {
     auto devices = taints_dropped_ ? without_tainted(*devices_) : *devices_;
+    if (shares_dropped_) devices = without_shares(std::move(devices));
     if (!counters_dropped_) return plan_slices(pool_, devices, shown_slices(), counter_sets_);
     return plan_slices(pool_, without_partitions(std::move(devices)), shown_slices());
   }
@@ -225,7 +226,8 @@ class WatchingPublisher final : public SlicePublisher {
     auto answered = parse_slice(response.body);
     if (!answered) return Outcome::kError;
     const bool counters_kept = kept_counters(sent, *answered);
-    const bool taints_kept = kept_taints(sent, *answered), as_sent = is_as_sent(sent, *answered);
+    const bool taints_kept = kept_taints(sent, *answered), shares_kept = kept_shares(sent, *answered),
+               as_sent = is_as_sent(sent, *answered);
     // The answer may come after the watch has shown that what was written is deleted.
     if (gone_ && (gone_->empty() || is_older(answered->resource_version, *gone_))) return Outcome::kDone;
     const auto known = shown_.find(answered->name);
@@ -241,6 +243,12 @@ class WatchingPublisher final : public SlicePublisher {
       log::warning(
           "the API server drops the taints of devices: unhealthy devices are left out of the ResourceSlices",
           {{"feature gate", "DRADeviceTaints"}});
+      return Outcome::kDone;
+    }
+    if (!shares_kept && !shares_dropped_) {
+      shares_dropped_ = true;
+      log::warning("the API server drops allowMultipleAllocations: each GPU is offered to one claim",
+                   {{"feature gate", "DRAConsumableCapacity"}});
       return Outcome::kDone;
     }
     if (!as_sent) {
@@ -272,7 +280,7 @@ class WatchingPublisher final : public SlicePublisher {
   std::string writing_;  // the slice of the create or update in progress
   // Since that was sent: the version of its deletion, empty if a list lacks it.
   std::optional<std::string> gone_;
-  bool taints_dropped_ = false, counters_dropped_ = false;
+  bool taints_dropped_ = false, counters_dropped_ = false, shares_dropped_ = false;
   std::string node_uid_;
   k8s::RetryingSender sender_;
   std::unique_ptr<k8s::CollectionWatcher> watcher_;

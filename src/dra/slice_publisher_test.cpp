@@ -197,6 +197,37 @@ TEST_F(SlicePublisherTest, OffersNoPartitionsWhereCountersAreDroppedOrRefused) {
   }
 }
 
+TEST_F(SlicePublisherTest, OffersWholeGpusWhereSharesAreDropped) {
+  auto all = devices(2);
+  all[1].allows_multiple = true;
+  all[1].capacity = {{"memory", 8}, {"shares", 4}};
+  all[1].policies = {{"shares", {.standard = 1, .min = 1, .max = 4, .step = 1}}};
+  const auto shown = [this] {
+    Device second;
+    call_on_loop([&] {
+      for (const auto& slice : publisher_->shown_slices()) second = slice.devices.back();
+    });
+    return second;
+  };
+  begin();
+  publish(all);
+  EXPECT_TRUE(settles("gpu-0 gpu-1"));
+  EXPECT_EQ(shown(), all[1]);
+  call_on_loop([this] { publisher_->remove_slices(); });
+  EXPECT_TRUE(eventually([this] { return store_.size() == 0; }));
+  store_.drops_shares = true;
+  begin();
+  publish(all);
+  EXPECT_TRUE(settles("gpu-0 gpu-1"));
+  EXPECT_TRUE(eventually([&] { return !shown().capacity.contains("shares"); }));
+  EXPECT_FALSE(shown().allows_multiple);
+  EXPECT_EQ(shown().capacity, (std::map<std::string, std::uint64_t>{{"memory", 8}}));
+  const int writes = store_.writes();
+  publish(all);
+  EXPECT_TRUE(settles("gpu-0 gpu-1"));
+  EXPECT_EQ(store_.writes(), writes) << "nothing is tried again";
+}
+
 TEST_F(SlicePublisherTest, TriesAgainWhenTheServerRefuses) {
   store_.status = 403;
   begin();

@@ -18,7 +18,7 @@ namespace gpulet::dra::test {
 // Of the pool of node-1. Any thread.
 class SliceStore {
  public:
-  std::atomic<bool> drops_taints{false}, drops_counters{false}, refuses_counters{false};
+  std::atomic<bool> drops_taints{false}, drops_counters{false}, refuses_counters{false}, drops_shares{false};
   std::atomic<int> status{0};  // of every write; 0: as it is
   std::atomic<int> watches{0};
   // Called once, between a create and its answer.
@@ -138,6 +138,12 @@ class SliceStore {
     object["metadata"]["resourceVersion"] = std::to_string(++version_);
     if (drops_taints && object["spec"].contains("devices")) {
       for (auto& device : object["spec"]["devices"]) device.erase("taints");
+    }
+    if (drops_shares && object["spec"].contains("devices")) {
+      for (auto& device : object["spec"]["devices"]) {
+        device.erase("allowMultipleAllocations");
+        for (auto& capacity : device["capacity"]) capacity.erase("requestPolicy");
+      }
     }
     if (drops_counters) {
       auto& spec = object["spec"];

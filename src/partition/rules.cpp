@@ -91,6 +91,7 @@ Selection select_rules(const inventory::Snapshot& snapshot, const config::Config
   selection.side.resize(snapshot.gpus.size(), config.gpulet.dra.enabled ? config::OfferSide::kClaims
                                                                         : config::OfferSide::kDevicePlugin);
   selection.dynamic_profiles.resize(snapshot.gpus.size());
+  selection.shares.resize(snapshot.gpus.size());
   const auto& rules = config.gpulet.partition;
   for (std::size_t r = 0; r < rules.size(); ++r) {
     const auto& rule = rules[r];
@@ -113,6 +114,8 @@ Selection select_rules(const inventory::Snapshot& snapshot, const config::Config
       if (rule.offer) selection.side[g] = *rule.offer;
       if (const auto* dynamic = std::get_if<config::DynamicMig>(&rule.mode))
         selection.dynamic_profiles[g] = dynamic->profiles;
+      if (const auto* whole = std::get_if<config::Whole>(&rule.mode))
+        selection.shares[g] = whole->consumable_shares;
       if (is_excluding(rule)) selection.excluded[g] = "is excluded by the rule at " + rule.position;
       is_used = true;
       --left;

@@ -29,6 +29,8 @@ struct Selection {
   std::vector<config::OfferSide> side;
   // Parallel too: the profiles of its rule's dynamicMig; empty for every other GPU.
   std::vector<std::vector<std::string>> dynamic_profiles;
+  // Parallel too: how claims share the GPU, by its rule; nullopt: one claim has it.
+  std::vector<std::optional<config::ConsumableShares>> shares;
   // GPUs that rules name and the node does not have, and GPUs that a rule excludes by name too late.
   std::vector<Note> notes;
   std::vector<Note> remarks;  // rules that exclude no GPU of the node

@@ -333,6 +333,21 @@ TEST(Rules, MigOfDynamicGpusIsLeftAlone) {
   EXPECT_EQ(selection.side[7], config::OfferSide::kClaims);
 }
 
+TEST(Rules, ClaimsShareTheGpusOfARule) {
+  config::Config config = rules("  - {devices: [0-7], whole: {}}\n");
+  config.gpulet.dra.enabled = true;
+  auto shared = config.gpulet.partition.front();
+  shared.devices = config::GpuRefs{{6, 7, {}}};
+  const config::ConsumableShares shares{config::ShareLimit::kCount, 4};
+  shared.mode = config::Whole{.name = {}, .consumable_shares = shares};
+  config.gpulet.partition.insert(config.gpulet.partition.begin(), shared);
+  const auto selection = select_rules(eight(), config, {});
+  EXPECT_EQ(selection.shares[7], shares);
+  EXPECT_EQ(selection.shares[5], std::nullopt);
+  EXPECT_EQ(selection.side[7], config::OfferSide::kClaims);
+  EXPECT_FALSE(desired_mig(eight(), config, {}).back().enabled) << "MIG is off";
+}
+
 TEST(Rules, DesiredMig) {
   const auto config = rules(kMixedRules, "");
   auto snapshot = eight();

@@ -34,7 +34,6 @@
 #include "k8s/client_config.h"
 #include "k8s/parallel_reader.h"
 #include "partition/offer_switch.h"
-#include "partition/rules.h"
 
 namespace gpulet::agent {
 namespace {
@@ -120,11 +119,14 @@ class ClaimServer {
     const bool is_known =
         std::ranges::none_of(dynamic, [](const auto& gpu) { return gpu.second.profiles.empty(); });
     if (!all_devices_ && !is_known && !is_late_) return;
-    all_devices_ = dra::make_device_pool({.snapshot = snapshot_,
-                                          .taints = taints_of(agent->health_view()),
-                                          .withdrawn = withdrawn_gpus(),
-                                          .pcie_roots = facts_->pcie_roots,
-                                          .dynamic = std::move(dynamic)});
+    shares_ = wanted_shares();
+    all_devices_ =
+        dra::make_device_pool({.snapshot = snapshot_,
+                               .taints = taints_of(agent->health_view()),
+                               .withdrawn = with_display_adapters(node_.devices->withdrawn(), *snapshot_),
+                               .pcie_roots = facts_->pcie_roots,
+                               .dynamic = std::move(dynamic),
+                               .shares = shares_});
     report_notes();
     if (!follow_claims()) apply_offers();
     watch_plugin();
@@ -148,12 +150,15 @@ class ClaimServer {
   }
 
  private:
-  std::map<DeviceUuid, std::string> withdrawn_gpus() const {
-    auto withdrawn = node_.devices->withdrawn();
-    for (const auto& gpu : snapshot_->gpus) {
-      if (partition::is_display_adapter(gpu)) withdrawn.emplace(gpu.uuid, "is a display adapter");
-    }
-    return withdrawn;
+  std::map<DeviceUuid, config::ConsumableShares> wanted_shares() const {
+    return shared_gpus(*snapshot_, node_.config, node_.labels, controller_->records());
+  }
+
+  // A GPU that a claim holds whole is shared once the claim has ended.
+  void follow_shares() {
+    node_.loop.post([this, alive = lifetime_.watch()] {
+      if (alive && all_devices_ && wanted_shares() != shares_) update_devices();
+    });
   }
 
   std::string service_path() const {
@@ -169,6 +174,7 @@ class ClaimServer {
                controller_->prepare_claims(claims, [this, done = std::move(done)](auto prepared) {
                  done(std::move(prepared));
                  node_.notify_allocated();
+                 follow_shares();
                });
                if (!wait_timer_) wait_timer_ = node_.loop.after(kShownWait, [this] { show_waiting(); });
              },
@@ -176,6 +182,7 @@ class ClaimServer {
              [this](const auto& claims) {
                auto ended = controller_->unprepare_claims(claims);
                node_.notify_allocated();
+               follow_shares();
                return ended;
              },
          .registered =
@@ -380,6 +387,7 @@ class ClaimServer {
   }
 
   void resend_health() {
+    follow_shares();
     reported_.clear();
     report_health();
     health_timer_ = node_.loop.after(kHealthInterval, [this] { resend_health(); });
@@ -412,10 +420,11 @@ class ClaimServer {
   std::optional<DeviceFacts> facts_;
   std::string facts_key_;  // spec_inputs_key() of the newest reading
   dra::DeviceArranger arranger_;
-  std::optional<dra::DevicePool> all_devices_;   // whichever side offers them
-  std::shared_ptr<const dra::DevicePool> pool_;  // those that claims offer
-  dra::DevicePool of_claims_;                    // and those that leave them
-  std::vector<dra::DeviceHealth> reported_;      // empty where it is to be sent again
+  std::map<DeviceUuid, config::ConsumableShares> shares_;  // of all_devices_
+  std::optional<dra::DevicePool> all_devices_;             // whichever side offers them
+  std::shared_ptr<const dra::DevicePool> pool_;            // those that claims offer
+  dra::DevicePool of_claims_;                              // and those that leave them
+  std::vector<dra::DeviceHealth> reported_;                // empty where it is to be sent again
   ClaimDaemonHealth daemon_health_{
       {.check_daemon = [this](const auto& name) { return daemons_.check_daemon(name); },
        .is_being_prepared = [this](const auto& uid) { return controller_->is_being_prepared(uid); }}};
@@ -465,7 +474,8 @@ class ClaimComponent final : public Component {
   void begin_serving() {
     if (server_ || node_.is_config_pending) return;
     const auto& settings = node_.config.gpulet.dra;
-    if (!settings.enabled && (!node_.client_config || !has_records(settings.record_dir))) return;
+    if (!settings.enabled && (!node_.client_config || !dra::RecordStore(settings.record_dir).has_records()))
+      return;
     if (!node_.client_config || node_.client_config->node_name.empty()) {
       return log::error("gpulet.dra.enabled needs a cluster and the node's name (NODE_NAME)");
     }
@@ -473,11 +483,6 @@ class ClaimComponent final : public Component {
     if (!server) return log::error("claims are not served", server.error());
     server_ = std::move(*server);
     node_.serves_claims = true;
-  }
-
-  static bool has_records(const std::string& directory) {
-    const auto loaded = dra::RecordStore(directory).load_records();
-    return loaded && (!loaded->records.empty() || !loaded->errors.empty());
   }
 
   Node& node_;

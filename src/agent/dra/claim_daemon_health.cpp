@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "dra/claim_fit.h"
+#include "dra/claim_record.h"
 #include "mps/plan.h"
 
 namespace gpulet::agent {
@@ -21,7 +22,7 @@ std::vector<DaemonNotice> ClaimDaemonHealth::check_claims(
       const auto name = mps::claim_daemon_name(uid, i);
       const auto before = known_.find(name);
       auto& daemon = known[name] = before == known_.end() ? Known{.since = now} : before->second;
-      const std::string claim = record.name.empty() ? "uid " + uid : record.name_space + "/" + record.name;
+      const std::string claim = dra::claim_text(record);
       const auto notice = [&](bool is_warning, std::string message) {
         notices.push_back({record.name_space, record.name, uid, is_warning, std::move(message)});
       };

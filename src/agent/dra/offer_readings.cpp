@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "dra/device_pool.h"
 #include "partition/resources.h"
+#include "partition/rules.h"
 
 namespace gpulet::agent {
 namespace {
@@ -55,7 +56,7 @@ std::map<DeviceUuid, std::string> claim_holders(const std::map<std::string, dra:
                                                 const inventory::Snapshot& snapshot) {
   std::map<DeviceUuid, std::string> holders;
   for (const auto& [uid, record] : records) {
-    const auto name = record.name.empty() ? "uid " + uid : record.name_space + "/" + record.name;
+    const auto name = dra::claim_text(record);
     for (const auto& held : record.devices) {
       const auto gpu = held.admin_access ? DeviceUuid() : gpu_of_record(held, snapshot);
       if (!gpu.empty()) holders.emplace(gpu, "claim " + name);
@@ -77,6 +78,29 @@ std::map<DeviceUuid, std::string> withheld_gpus(const dra::DevicePool& pool,
     }
   }
   return withheld;
+}
+
+std::map<DeviceUuid, std::string> with_display_adapters(std::map<DeviceUuid, std::string> withdrawn,
+                                                        const inventory::Snapshot& snapshot) {
+  for (const auto& gpu : snapshot.gpus) {
+    if (partition::is_display_adapter(gpu)) withdrawn.emplace(gpu.uuid, "is a display adapter");
+  }
+  return withdrawn;
+}
+
+std::map<DeviceUuid, config::ConsumableShares> shared_gpus(
+    const inventory::Snapshot& snapshot, const config::Config& config,
+    const std::map<std::string, std::string>& labels,
+    const std::map<std::string, dra::ClaimRecord>& records) {
+  std::map<DeviceUuid, config::ConsumableShares> shared;
+  const auto selection = partition::select_rules(snapshot, config, labels);
+  for (std::size_t i = 0; i < snapshot.gpus.size(); ++i) {
+    const auto& shares = selection.shares[i];
+    // Any record that a share cannot bear.
+    if (shares && dra::find_holder(records, snapshot.gpus[i].uuid, "", true) == nullptr)
+      shared.emplace(snapshot.gpus[i].uuid, *shares);
+  }
+  return shared;
 }
 
 std::set<DeviceUuid> allocatable_gpus(const device_plugin::DevicesByResource& devices,

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "config/config.h"
 #include "device_plugin/allocation.h"
 #include "device_plugin/pod_resources.h"
 #include "dra/claim_record.h"
@@ -30,6 +31,15 @@ std::map<DeviceUuid, std::string> claim_holders(const std::map<std::string, dra:
 // By GPU, why its claims are not prepared.
 std::map<DeviceUuid, std::string> withheld_gpus(const dra::DevicePool& pool,
                                                 const partition::GpuOffers& offers);
+
+// `withdrawn` (reasons by GPU), and the display adapters of the node.
+std::map<DeviceUuid, std::string> with_display_adapters(std::map<DeviceUuid, std::string> withdrawn,
+                                                        const inventory::Snapshot& snapshot);
+
+// By GPU, how claims share it by its partition rule. One that a claim holds whole is not shared.
+std::map<DeviceUuid, config::ConsumableShares> shared_gpus(
+    const inventory::Snapshot& snapshot, const config::Config& config,
+    const std::map<std::string, std::string>& labels, const std::map<std::string, dra::ClaimRecord>& records);
 
 // The GPUs of the devices that the kubelet lists as allocatable.
 std::set<DeviceUuid> allocatable_gpus(const device_plugin::DevicesByResource& devices,

@@ -66,6 +66,23 @@ TEST(ClaimHolders, AreThoseOfRecordsWithoutAdmins) {
                                                                   {DeviceUuid("GPU-3"), "claim uid u3"}}));
 }
 
+TEST(SharedGpus, AreThoseOfRulesThatNoClaimHoldsWhole) {
+  config::Config config;
+  const config::ConsumableShares shares{config::ShareLimit::kCount, 4};
+  auto& rule = config.gpulet.partition.emplace_back();
+  rule.devices = config::GpuRefs{{0, 1, {}}};
+  rule.mode = config::Whole{.name = {}, .consumable_shares = shares};
+  const DeviceUuid first("GPU-0"), second("GPU-1");
+  EXPECT_EQ(shared_gpus(*switched_node(), config, {}, {}),
+            (std::map<DeviceUuid, config::ConsumableShares>{{first, shares}, {second, shares}}));
+  std::map<std::string, dra::ClaimRecord> records = {
+      {"u1", {"u1", "team", "whole", {{"gpu", "node-1", "gpu-0", first}}}},
+      {"u2", {"u2", "team", "share", {{"gpu", "node-1", "gpu-1", second, false, "share-1"}}}},
+      {"u3", {"u3", "team", "admin", {{"gpu", "node-1", "gpu-1", second, true}}}}};
+  EXPECT_EQ(shared_gpus(*switched_node(), config, {}, records),
+            (std::map<DeviceUuid, config::ConsumableShares>{{second, shares}}));
+}
+
 TEST(NodeBehind, ComparesWhatIsAllocatable) {
   const ExpectedAllocatable expected = {{"nvidia.com/gpu", 4}, {"nvidia.com/gpu.shared", 0}};
   const auto behind = [&](const std::string& allocatable) {

@@ -40,6 +40,7 @@ class DraChecks:
             ("dra/prioritized.yaml takes the first alternative that there is", self.prioritized),
             ("dra/mig-device.yaml: a MIG device of a layout", self.static_mig),
             ("dra/dynamic-mig.yaml: MIG devices that are made for a claim, beside one of another program", self.dynamic_mig),
+            ("dra/shared-memory.yaml: two claims on one GPU, and a third that waits for memory", self.shared_by_memory),
             ("dra/extended-resource.yaml: an unchanged Pod gets its GPU by a claim", self.extended_resource),
             ("the GpuNode and kubectl gpulet list name the Pods that hold a claim", self.holders),
             ("every example of claims was tested", self.all_seen),
@@ -246,6 +247,40 @@ class DraChecks:
         self.write_config()
         self.node.change_mig("whole", 7)
         until("the GPU is whole again", lambda: len(self.devices()) == 8 and not partitions(), 20)
+
+    def shared_by_memory(self):
+        """The GPU has memory for two claims of the example; the third Pod runs once one of them has ended."""
+        gpu, rule = self.node.gpu(0), "{devices: [0], whole: {consumableShares: memory}}"
+        name, uuid = f"gpu-{gpu['minor']}", next(uuid for uuid, one in self.node.gpus.items() if one["index"] == gpu["index"])
+        shared = lambda: [device["name"] for device in self.devices().values() if device.get("allowMultipleAllocations")]
+        records = lambda: [device for path in (self.node.state / "claims").glob("*.json") for device in json.loads(path.read_text())["devices"]]
+        self.write_config(rule)
+        until("the GPU is offered to several claims", lambda: shared() == [name], 20)
+        pods = self.create("shared-memory")
+        assert list(self.held().values()) == [[name], [name]], self.held()
+        for pod in pods:
+            self.checks.cdi.assert_sees(pod, [uuid])
+        assert len({record["shareID"] for record in records()}) == 2, records()
+        assert {record["consumedCapacity"]["memory"] for record in records()} == {32 << 30}, records()
+        until("the GpuNode names both Pods", lambda: self.held_in_gpu_node() == {(pod, gpu["index"], "") for pod in pods}, 5, 0.05)
+        third = cdi_pod("third", 0, self.node.name)
+        third["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "shared-memory"}]
+        third["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
+        self.kube.create_pod(third)
+        until("the third Pod does not fit", lambda: any("cannot allocate all claims" in event["message"] for event in self.kube.events_about("third", "Pod")))
+        assert len(self.held()) == 2, self.held()
+        # A killed agent knows the shares again.
+        before = [item["metadata"]["resourceVersion"] for item in self.shown()]
+        self.node.stop_agent(9)
+        self.start_with(rule)
+        self.kube.delete_pod(pods[0])
+        self.checks.wait_running("third")
+        assert list(self.held().values()) == [[name], [name]], self.held()
+        self.checks.cdi.assert_sees("third", [uuid])
+        assert [item["metadata"]["resourceVersion"] for item in self.shown()] == before, "shares change no slice"
+        self.end_pods()
+        self.write_config()
+        until("the GPU is offered to one claim again", lambda: not shared(), 20)
 
     def extended_resource(self):
         [pod] = self.create("extended-resource")

@@ -183,6 +183,7 @@ def nvlink_traffic_is_on_the_topology(bench):
 @check
 def faulty_links_are_on_the_topology(bench):
     view = bench.view()
+    view.waits(LIVE, LIMIT_MS)
     node = copy.deepcopy(bench.node)
     uuid = [gpu["uuid"] for gpu in node["gpus"]]
     node["gpus"][2]["nvlinks"] = {"all": 18, "up": 17, "faulty": [{"link": 3, "fault": "down", "peer": None}]}
@@ -309,6 +310,7 @@ def no_driver_is_said_with_the_next_step(bench):
 @check
 def claims_that_wait_and_gpus_that_move_are_said(bench):
     view = bench.view()
+    view.waits(LIVE, LIMIT_MS)
     assert not view.page.locator("#claims").is_visible()
     gpu = bench.node["gpus"][3]
     bench.server.tell("node", {**bench.node, "claims": {

@@ -132,12 +132,12 @@ class DoubleAllocationChecks:
         until("the kubelet frees the GPU of the Pod that ended", lambda: "ending" not in self.node.resources.held(), 30)
         relay.gate.set()
         self.checks.wait_running("first")
-        first = self.node.containers()["first"]
+        first = until("the first container has begun", lambda: self.node.containers().get("first"))
 
         asked = len(relay.requests)
         self.checks.run_pod("second", 1, "n1")
         assert first[0] in relay.requests[asked], f"this kubelet no longer offers {first} to a second Pod: {relay.requests[asked:]}"
-        second = self.node.containers()["second"]
+        second = until("the second container has begun", lambda: self.node.containers().get("second"))
         assert second != first, f"both Pods have {first}"
         held = self.node.resources.held()
         assert [held["first"], held["second"]] == [first, second], held
@@ -149,5 +149,5 @@ class DoubleAllocationChecks:
         self.kube.create_pod(pod)
         self.checks.wait_running("initialized")
         used = self.kube.log("initialized", "init").split()
-        assert used == self.node.containers()["initialized"], used
+        assert used == until("the container has begun", lambda: self.node.containers().get("initialized")), used
         self.checks.remove_pods()

@@ -208,7 +208,8 @@ class DeviceNodeComponent final : public Component {
   DeviceNodeComponent(Node& node, CdiController& cdi)
       : node_(node),
         cdi_(cdi),
-        watcher_(node.loop, [this] { on_nodes_changed(); }),
+        watcher_(
+            node.loop, [this] { on_nodes_changed(); }, [this] { return is_plan_outdated(); }),
         creator_(node.loop, *node.reporter),
         links_(node.loop, node.config),
         access_(
@@ -238,6 +239,12 @@ class DeviceNodeComponent final : public Component {
   inventory::SnapshotPtr snapshot() const {
     const auto* agent = node_.devices->agent();
     return agent != nullptr ? agent->status().snapshot : nullptr;
+  }
+
+  // A plan may come between the removal of a node and its creation.
+  bool is_plan_outdated() const {
+    const auto root = find_device_root(node_.config);
+    return node_.devices->lacks_compute() && root && find_compute_problem(*root).empty();
   }
 
   void follow_nodes() {

@@ -122,6 +122,7 @@ AgentPorts Devices::make_ports() {
           [this](const auto& config) {
             auto files = read_driver_files(config);
             if (files.compute_problem.empty()) files.compute_problem = cdi_.compute_problem();
+            lacks_compute_ = !files.compute_problem.empty();
             return files;
           },
       .mps_health = [this](const auto& specs) { return mps_.apply_daemons(specs, node_.config); },

@@ -44,6 +44,8 @@ class Devices final : public Component {
   // Each does nothing while there is no agent.
   void submit_evidence(const health::Evidence& evidence);
   void replan();
+  // Whether the last plan offers no GPU because no container could use CUDA (resources/device_nodes.h).
+  bool lacks_compute() const { return lacks_compute_; }
   void retry_driver();
   void request_reading();
   // As Agent::set_mig_event_status().
@@ -91,6 +93,7 @@ class Devices final : public Component {
   MpsController& mps_;
   CdiController& cdi_;
   bool is_closed_ = false;
+  bool lacks_compute_ = false;
   partition::NodeFacts facts_;
   std::optional<std::string> release_;
   std::optional<Endpoints> endpoints_;

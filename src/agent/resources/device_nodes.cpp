@@ -127,8 +127,9 @@ std::vector<DeviceNodeSpec> required_device_nodes(std::string_view proc_devices,
   return nodes;
 }
 
-DeviceNodeWatcher::DeviceNodeWatcher(Loop& loop, std::function<void()> changed)
-    : loop_(loop), changed_(std::move(changed)) {}
+DeviceNodeWatcher::DeviceNodeWatcher(Loop& loop, std::function<void()> changed,
+                                     std::function<bool()> is_missed)
+    : loop_(loop), changed_(std::move(changed)), is_missed_(std::move(is_missed)) {}
 
 void DeviceNodeWatcher::watch_roots(const std::vector<std::string>& roots) {
   std::string directories;
@@ -185,7 +186,7 @@ void DeviceNodeWatcher::on_settled() {
   // Directories that are new are watched before they are read.
   watch_roots(roots_);
   std::string nodes = list_nodes(roots_);
-  if (nodes == nodes_seen_) return;
+  if (nodes == nodes_seen_ && !(is_missed_ && is_missed_())) return;
   nodes_seen_ = std::move(nodes);
   changed_();
 }

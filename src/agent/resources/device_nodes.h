@@ -73,8 +73,9 @@ std::vector<DeviceNodeSpec> required_device_nodes(std::string_view proc_devices,
 class DeviceNodeWatcher {
  public:
   // `changed` is called from the loop, within 100 ms, when a node was created, removed or replaced, or its
-  // mode has changed. Never from inside watch_roots.
-  DeviceNodeWatcher(Loop& loop, std::function<void()> changed);
+  // mode has changed. Never from inside watch_roots. A node that is as before when a burst is over is no
+  // change, unless `is_missed` says that somebody saw it missing in between and goes by that; may be empty.
+  DeviceNodeWatcher(Loop& loop, std::function<void()> changed, std::function<bool()> is_missed = {});
   DeviceNodeWatcher(const DeviceNodeWatcher&) = delete;
 
   // Watches these roots; the same roots again only cover directories that a mount has replaced since, which
@@ -88,6 +89,7 @@ class DeviceNodeWatcher {
 
   Loop& loop_;
   std::function<void()> changed_;
+  std::function<bool()> is_missed_;
   std::vector<std::string> roots_;
   std::string directories_seen_;  // identities of the watched directories
   std::string nodes_seen_;        // names, numbers and modes

@@ -136,6 +136,19 @@ TEST_F(DeviceNodeTest, WatcherIgnoresOtherFiles) {
   EXPECT_FALSE(changed);
 }
 
+TEST_F(DeviceNodeTest, WatcherReportsANodeThatWasSeenMissing) {
+  bool is_missed = false;
+  DeviceNodeWatcher watcher(loop_, [this] { loop_.stop_loop(); }, [&] { return is_missed; });
+  write("/dev/nvidia-uvm", "");
+  watcher.watch_roots({root_});
+  // As before once the burst is over, but not while it lasted.
+  ASSERT_EQ(::link((root_ + "/dev/nvidia-uvm").c_str(), (root_ + "/kept").c_str()), 0);
+  std::filesystem::remove(root_ + "/dev/nvidia-uvm");
+  is_missed = true;
+  std::filesystem::rename(root_ + "/kept", root_ + "/dev/nvidia-uvm");
+  wait_for_change();
+}
+
 TEST_F(DeviceNodeTest, CreatesMissingNodes) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs CAP_MKNOD";
   DeviceNodeCreator creator(loop_, reporter_);

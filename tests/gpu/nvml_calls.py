@@ -360,7 +360,7 @@ class Probe:
             for at, (identifier, scope) in enumerate(asked):
                 array[at].id, array[at].scope = identifier, scope
             return self.library.code("nvmlDeviceGetFieldValues", device, len(asked), array)
-        self._measure(f"nvmlDeviceGetFieldValues({len(asked)} fields)", invoke, self.calls)
+        self._measure("nvmlDeviceGetFieldValues(all fields)", invoke, self.calls)
 
     def gpm(self, device):
         samples = [ctypes.c_void_p(), ctypes.c_void_p()]

@@ -15,7 +15,6 @@
 #include "base/file.h"
 #include "measure.h"
 #include "sim/demo/demo.h"
-#include "sim/state/state.h"
 
 namespace gpulet::bench {
 namespace {
@@ -161,22 +160,10 @@ class Bench {
   }
 
   static void faults(sim::SimulatedNode& stage) {
-    const auto file = must(sim::StateFile::open_state(stage.driver_root() + "/run/gpulet-sim/state"));
-    Times withdrawn, back;
-    for (int i = 0; i < kStarts; ++i) {
-      auto start = Clock::now();
-      {
-        auto machine = file.lock_for_edit();
-        machine->gpus[0].recovery_action = 1;
-        sim::post_event(*machine, 0, sim::kEventXid, 79);
-      }
-      must(stage.kubelet().wait_for_allocatable(kGpu, 7, kPatience), "7 devices left");
-      withdrawn.push_back(Clock::now() - start);
-      start = Clock::now();
-      file.lock_for_edit()->gpus[0].recovery_action = 0;
-      ready(stage, kGpu, 8);
-      back.push_back(Clock::now() - start);
-    }
+    const auto [withdrawn, back] = fault_times(
+        stage.driver_root(),
+        [&] { must(stage.kubelet().wait_for_allocatable(kGpu, 7, kPatience), "7 devices left"); },
+        [&] { ready(stage, kGpu, 8); }, kStarts);
     row("XID event → Unhealthy at the kubelet", withdrawn, "milliseconds");
     row("fault cleared → Healthy at the kubelet", back, "");
   }

@@ -29,7 +29,6 @@
 #include "proto/dra_v1.grpc.pb.h"
 #include "proto/pluginregistration_v1.grpc.pb.h"
 #include "sim/demo/demo.h"
-#include "sim/state/state.h"
 
 namespace gpulet::bench {
 namespace {
@@ -202,9 +201,8 @@ class Bench {
     const std::string path = dra::service_socket_path(kubelet_directory() + "/plugins", kDriver);
     return api::DRAPlugin::NewStub(grpc::CreateChannel("unix:" + path, grpc::InsecureChannelCredentials()));
   }
-  template <class Request, class Response, class Method>
-  static std::chrono::nanoseconds call_driver(api::DRAPlugin::Stub& stub, Method method,
-                                              const std::string& name) {
+  template <class Request, class Response, class Call>
+  static std::chrono::nanoseconds call_driver(const std::string& name, Call call) {
     Request request;
     auto& claim = *request.add_claims();
     claim.set_namespace_("team");
@@ -215,7 +213,7 @@ class Bench {
     context.set_deadline(std::chrono::system_clock::now() + kPatience);
     Response response;
     const auto start = Clock::now();
-    const auto status = (stub.*method)(&context, request, &response);
+    const grpc::Status status = call(&context, request, &response);
     const auto took = Clock::now() - start;
     const auto found = response.claims().find("uid-" + name);
     if (!status.ok() || found == response.claims().end() || !found->second.error().empty()) {
@@ -227,19 +225,15 @@ class Bench {
   }
   static std::chrono::nanoseconds prepare(api::DRAPlugin::Stub& stub, const std::string& name) {
     return call_driver<api::NodePrepareResourcesRequest, api::NodePrepareResourcesResponse>(
-        stub,
-        static_cast<grpc::Status (api::DRAPlugin::Stub::*)(
-            grpc::ClientContext*, const api::NodePrepareResourcesRequest&,
-            api::NodePrepareResourcesResponse*)>(&api::DRAPlugin::Stub::NodePrepareResources),
-        name);
+        name, [&](auto* context, const auto& request, auto* response) {
+          return stub.NodePrepareResources(context, request, response);
+        });
   }
   static std::chrono::nanoseconds unprepare(api::DRAPlugin::Stub& stub, const std::string& name) {
     return call_driver<api::NodeUnprepareResourcesRequest, api::NodeUnprepareResourcesResponse>(
-        stub,
-        static_cast<grpc::Status (api::DRAPlugin::Stub::*)(
-            grpc::ClientContext*, const api::NodeUnprepareResourcesRequest&,
-            api::NodeUnprepareResourcesResponse*)>(&api::DRAPlugin::Stub::NodeUnprepareResources),
-        name);
+        name, [&](auto* context, const auto& request, auto* response) {
+          return stub.NodeUnprepareResources(context, request, response);
+        });
   }
   void prepare_and_end(const std::string& name) {
     const auto stub = driver_stub();
@@ -298,22 +292,13 @@ class Bench {
   }
 
   void faults() {
-    const auto file = must(sim::StateFile::open_state(node_->driver_root() + "/run/gpulet-sim/state"));
-    Times tainted, back;
-    for (int i = 0; i < kStarts; ++i) {
-      auto start = Clock::now();
-      {
-        auto machine = file.lock_for_edit();
-        machine->gpus[0].recovery_action = 1;
-        sim::post_event(*machine, 0, sim::kEventXid, 79);
-      }
-      wait_until("the taint", [this] { return server_.slices().devices().find('!') != std::string::npos; });
-      tainted.push_back(Clock::now() - start);
-      start = Clock::now();
-      file.lock_for_edit()->gpus[0].recovery_action = 0;
-      wait_until("the end of the taint", [this] { return are_all_shown(); });
-      back.push_back(Clock::now() - start);
-    }
+    const auto [tainted, back] = fault_times(
+        node_->driver_root(),
+        [this] {
+          wait_until("the taint",
+                     [this] { return server_.slices().devices().find('!') != std::string::npos; });
+        },
+        [this] { wait_until("the end of the taint", [this] { return are_all_shown(); }); }, kStarts);
     row("XID event → taint in the slice", tainted, "≤ 100 ms");
     row("fault cleared → no taint", back, "");
   }

@@ -16,6 +16,7 @@
 
 #include "base/result.h"
 #include "sim/demo/demo.h"
+#include "sim/state/state.h"
 
 namespace gpulet::bench {
 
@@ -70,6 +71,30 @@ inline std::pair<double, double> memory_mb(pid_t process) {
     if (line.starts_with("Pss:")) proportional = std::stod(line.substr(4)) / 1000;
   }
   return {resident, proportional};
+}
+
+// XID 79 on GPU 0 of a simulated driver, and its end, `count` times: from each event until `wait_fault`, and
+// from each repair until `wait_repair`, has returned.
+template <class WaitFault, class WaitRepair>
+std::pair<Times, Times> fault_times(const std::string& driver_root, WaitFault wait_fault,
+                                    WaitRepair wait_repair, int count) {
+  const auto file = must(sim::StateFile::open_state(driver_root + "/run/gpulet-sim/state"));
+  std::pair<Times, Times> times;
+  for (int i = 0; i < count; ++i) {
+    auto start = Clock::now();
+    {
+      auto machine = file.lock_for_edit();
+      machine->gpus[0].recovery_action = 1;
+      sim::post_event(*machine, 0, sim::kEventXid, 79);
+    }
+    wait_fault();
+    times.first.push_back(Clock::now() - start);
+    start = Clock::now();
+    file.lock_for_edit()->gpus[0].recovery_action = 0;
+    wait_repair();
+    times.second.push_back(Clock::now() - start);
+  }
+  return times;
 }
 
 }  // namespace gpulet::bench

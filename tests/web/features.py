@@ -120,6 +120,18 @@ def ranges_from_five_minutes_to_a_day_have_axes(bench):
 
 
 @check
+def a_curve_ends_at_the_newest_sample_also_where_its_bucket_is_closed(bench):
+    view = bench.view()
+    view.waits(LIVE, LIMIT_MS)
+    view.page.get_by_role("button", name="1 h", exact=True).click()
+    ends = view.page.evaluate("""() => {
+        trends.set('GPU-x', new Map([[60, new Map([0, 60000, 120000].map((at) => [at, { at, util: 1 }]))]]));
+        lines.set('GPU-x', [149000, 178000, 179800].map((at) => ({ at, util: 2 })));
+        return [179800, 180000].map((end) => pointsOf('GPU-x', end).map((point) => point.at)); }""")
+    assert ends == [[30000, 90000, 150000, 178000, 179800]] * 2, ends
+
+
+@check
 def buttons_copy_a_uuid_and_the_config(bench):
     for script in ("() => {}", "() => { navigator.clipboard.writeText = () => Promise.reject(new Error('plain HTTP')); }"):
         view = bench.view(permissions=["clipboard-read", "clipboard-write"])

@@ -80,13 +80,14 @@ const isKnown = (point) => SERIES.some(([, , value]) => known(value(point)));
 // Seconds of a bucket for the range; 0: the samples themselves.
 const stepOf = (minutes) => minutes <= 15 ? 0 : minutes <= 60 ? 60 : minutes <= 360 ? 180 : 600;
 
-// The points of the range that ends at `end`, oldest first: buckets in their middle, then the samples after them.
+// The points of the range that ends at `end`, oldest first: buckets in their middle, then the samples after the last
+// middle, so that the curve ends at the newest sample also where its bucket has just been closed.
 function pointsOf(uuid, end) {
   const from = end - rangeMs(), fine = lines.get(uuid) || [], step = stepOf(range);
   const buckets = step > 0 && trends.has(uuid) && trends.get(uuid).get(step);
   if (!buckets || buckets.size === 0) return fine.filter((point) => point.at >= from);
   const coarse = [...buckets.values()].sort((a, b) => a.at - b.at).map((point) => ({ ...point, at: point.at + step * 500 }));
-  const last = coarse[coarse.length - 1].at + step * 500;
+  const last = coarse[coarse.length - 1].at;
   return [...coarse, ...fine.filter((point) => point.at > last)].filter((point) => point.at >= from && point.at <= end);
 }
 

@@ -1,4 +1,5 @@
 #include "agent/observe/node_pages.h"
+#include "agent/observe/sample_json.h"
 
 #include <limits.h>
 #include <unistd.h>

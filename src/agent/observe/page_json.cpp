@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "agent/observe/link_status.h"
+#include "agent/observe/sample_json.h"
 #include "base/text.h"
 #include "mig/device_holders.h"
 #include "topology/topology.h"
@@ -263,49 +264,6 @@ Json round_to_tenth(double value) {
   return rounded;
 }
 
-// The numbers of a GPU: their key, and the factor from the field's unit.
-constexpr double kMib = 1024 * 1024;
-constexpr double kThousandKib = 1000 * 1024;
-enum class Sampling { kAlways, kWhereServed };
-struct NowNumber {
-  const char* key;
-  metrics::Field field;
-  double factor = 1;
-  Sampling sampling = Sampling::kAlways;
-};
-constexpr NowNumber kGpuNumbers[] = {{"util", metrics::Field::kGpuUtil},
-                                     {"sm", metrics::Field::kSmActive, 100},
-                                     {"memory_util", metrics::Field::kMemCopyUtil},
-                                     {"memory", metrics::Field::kFbUsed, kMib},
-                                     {"temperature", metrics::Field::kGpuTemp},
-                                     {"memory_temperature", metrics::Field::kMemoryTemp},
-                                     {"power", metrics::Field::kPower},
-                                     {"power_limit", metrics::Field::kPowerLimitEnforced},
-                                     {"sm_clock", metrics::Field::kSmClock},
-                                     {"memory_clock", metrics::Field::kMemoryClock},
-                                     {"pcie_rx", metrics::Field::kPcieRxBytes},
-                                     {"pcie_tx", metrics::Field::kPcieTxBytes},
-                                     // KB/s, of GPUs without GPM. Each takes the driver 20 ms.
-                                     {"pcie_rx", metrics::Field::kPcieRx, 1e3, Sampling::kWhereServed},
-                                     {"pcie_tx", metrics::Field::kPcieTx, 1e3, Sampling::kWhereServed},
-                                     {"nvlink_rx", metrics::Field::kNvLinkRxBytes},
-                                     {"nvlink_tx", metrics::Field::kNvLinkTxBytes},
-                                     {"nvlink", metrics::Field::kNvLinkBandwidth, kThousandKib},
-                                     {"ecc_corrected", metrics::Field::kEccSbeVolatile},
-                                     {"ecc_uncorrected", metrics::Field::kEccDbeVolatile}};
-constexpr NowNumber kMigNumbers[] = {{"util", metrics::Field::kGraphicsActive, 100},
-                                     {"sm", metrics::Field::kSmActive, 100},
-                                     {"memory", metrics::Field::kFbUsed, kMib}};
-
-Json numbers_json(std::span<const NowNumber> numbers, const metrics::Values& values) {
-  Json object = Json::object();
-  for (const auto& one : numbers) {
-    const auto value = numeric_field(values, one.field);
-    if (value && !object.contains(one.key)) object[one.key] = round_to_tenth(*value * one.factor);
-  }
-  return object;
-}
-
 Json pods_json(const metrics::PodShares& shares) {
   Json pods = Json::array();
   for (const auto& use : shares.pods) {
@@ -352,30 +310,6 @@ HealthMoment health_moment(const health::StatusChange& change, const health::Hea
 
 std::string node_json(const NodePageInput& input, ProcessNames names) {
   return NodeDocument(input, names).json_text();
-}
-
-std::set<metrics::Field> now_json_fields() {
-  std::set<metrics::Field> fields;
-  for (const auto& one : kGpuNumbers) {
-    if (one.sampling == Sampling::kAlways) fields.insert(one.field);
-  }
-  for (const auto& one : kMigNumbers) fields.insert(one.field);
-  return fields;
-}
-
-std::string now_json(const metrics::Sample& sample, WallTime at) {
-  Json document = {{"at", unix_milliseconds(at)}, {"gpus", Json::object()}};
-  Json mig = Json::object();
-  for (const auto& gpu : sample.gpus) {
-    if (gpu.error) continue;
-    document["gpus"][gpu.uuid.str()] = numbers_json(kGpuNumbers, gpu.values);
-    for (const auto& instance : gpu.instances) {
-      for (const auto& device : instance.devices)
-        mig[device.uuid.str()] = numbers_json(kMigNumbers, instance.values);
-    }
-  }
-  if (!mig.empty()) document["mig"] = std::move(mig);
-  return dump_json(document);
 }
 
 std::string use_json(const metrics::Sample& sample, const std::map<DeviceUuid, metrics::PodShares>& devices,

@@ -1,4 +1,4 @@
-// The three documents that the node page and `gpulet top` display, as JSON of one line each, built from plain
+// Documents that the node page and `gpulet top` display, as JSON of one line each, built from plain
 // values. Pure: the same input gives the same bytes. They contain only what is named here: no environment, no
 // annotation, no argument of a Pod.
 //
@@ -17,23 +17,18 @@
 //   timeline [{at, uuid, device, from, to, reason}], events [{at, severity, reason, message}], oldest first
 //   claims: agent/observe/claim_status.h, else absent
 //   config: the config in force as text
-// now_json, the numbers of one sample:
-//   at, gpus {uuid: {util, sm, memory_util (percent), memory (bytes used), temperature, memory_temperature
-//   (°C), power, power_limit (W), sm_clock, memory_clock (MHz), pcie_rx, pcie_tx, nvlink_rx, nvlink_tx
-//   (bytes per second), nvlink (both directions over all links; also of GPUs that do not tell them apart),
-//   ecc_corrected, ecc_uncorrected (errors since the driver's start)}}, mig {uuid: {util, sm, memory}}
 // use_json, the usage of each device in that sample that a Pod holds or a process uses:
 //   at, devices {uuid of a GPU or MIG device: {pods [{namespace, pod, containers [text], shares, memory, busy
 //   (percent of the device's time)}], rest {memory, busy}: unattributed, processes [{pid, name, memory,
 //   sm, namespace, pod}]}}
-// Times are milliseconds since 1970. Unknown values are null in node_json and absent from the others.
+// Times are milliseconds since 1970. Unknown values are null in node_json and absent from use_json.
+// The numbers of one sample: agent/observe/sample_json.h.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -104,19 +99,12 @@ struct NodePageInput {
   const RecentEvents* events = nullptr;
 };
 
-// The fields of a sample that now_json needs. It also has PCIe throughput of GPUs without GPM, where the
-// metrics page serves it.
-std::set<metrics::Field> now_json_fields();
-
 // Names of processes are for authenticated clients only (docs/SECURITY.md). kHidden leaves them out of
 // use_json, and out of reasons and messages ("process 812 (nv-hostengine)").
 enum class ProcessNames { kShown, kHidden };
 
 // Invalid UTF-8 becomes U+FFFD. Cost: linear in devices, holders and lines.
 std::string node_json(const NodePageInput& input, ProcessNames names = ProcessNames::kShown);
-// Without GPUs that failed. A MIG device has the values of its GPU instance.
-std::string now_json(const metrics::Sample& sample, WallTime at);
-
 // Pods as in `devices`, without memory and busy time where they are not known for each Pod; processes by pid,
 // with the Pod where it is known.
 std::string use_json(const metrics::Sample& sample, const std::map<DeviceUuid, metrics::PodShares>& devices,

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "agent/observe/page_json.h"
+#include "agent/observe/sample_json.h"
 #include "base/file.h"
 
 namespace gpulet::agent {

@@ -118,8 +118,9 @@ class ClaimSwitch:
             elif self.is_without_agent(status):
                 self.rejected += 1
             else:
-                self.failed.append((name, self.during, status.get("reason"), status.get("message")))
-                print(f"   {name} failed after: {self.during}: {status.get('reason')}: {status.get('message')}", flush=True)
+                containers = [one.get("state") for one in status.get("containerStatuses", [])]
+                self.failed.append(name)
+                print(f"   {name} failed after: {self.during}: {status.get('reason')}: {status.get('message')}; {containers}", flush=True)
             self.kube.delete_pod(name)
         return len(pods)
 

@@ -6,6 +6,7 @@
 #include <set>
 #include <string_view>
 
+#include "base/device_id.h"
 #include "base/text.h"
 #include "proto/deviceplugin_v1beta1.pb.h"
 
@@ -47,7 +48,7 @@ Result<std::vector<std::size_t>> find_devices(const Offer& offer, std::span<cons
   for (const auto& id : ids) {
     const auto it = std::ranges::find(devices, id, &partition::Device::id);
     if (it == devices.end()) {
-      const auto elsewhere = offer.elsewhere.find(DeviceUuid(id.str().substr(0, id.str().find("::"))));
+      const auto elsewhere = offer.elsewhere.find(uuid_of_device(id));
       if (elsewhere != offer.elsewhere.end())
         return allocation_error(offer, Code::kFailedPrecondition, id.str() + " " + elsewhere->second);
       return allocation_error(offer, Code::kInvalidArgument, "unknown device: " + id.str());

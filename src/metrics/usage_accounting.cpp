@@ -1,4 +1,5 @@
 #include "metrics/usage_accounting.h"
+#include "base/device_id.h"
 
 #include <algorithm>
 #include <cmath>
@@ -142,8 +143,8 @@ ShareCounts count_shares(const std::map<ResourceName, std::vector<DeviceId>>& de
   ShareCounts counts;
   for (const auto& [resource, ids] : devices) {
     for (const auto& id : ids) {
-      const auto mark = id.str().find("::");
-      if (mark != std::string::npos) ++counts[resource][id.str().substr(0, mark)];
+      const auto device = without_share(id.str());
+      if (device.size() != id.str().size()) ++counts[resource][std::string(device)];
     }
   }
   return counts;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/device_id.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "inventory/snapshot_reader.h"
@@ -306,7 +307,7 @@ class PodAwareHardware final : public Hardware {
 
 void add_pod_holders(State& state, const PodsByDevice& pods) {
   for (const auto& [id, pod] : pods) {
-    const std::string uuid = id.str().substr(0, id.str().find("::"));
+    const std::string_view uuid = without_share(id.str());
     const std::string holder = "Pod " + pod;
     const bool whole = uuid == state.uuid.str();
     if (whole) add_once(state.holders, holder);

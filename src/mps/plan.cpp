@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/device_id.h"
 #include "base/text.h"
 
 namespace gpulet::mps {
@@ -14,7 +15,6 @@ using partition::Resource;
 constexpr std::string_view kClaimDaemons = "claims/";
 
 // "<uuid>" of "<uuid>::<n>".
-DeviceUuid uuid_of(const DeviceId& id) { return DeviceUuid(id.str().substr(0, id.str().find("::"))); }
 
 std::uint64_t part_of(Bytes memory, unsigned percent) { return (memory.value * percent / 100) >> 20; }
 
@@ -26,8 +26,8 @@ struct Group {
 
 SharedDevice shared_device(const Device& device, const inventory::Snapshot& snapshot) {
   const auto& gpu = snapshot.gpus[device.gpu];
-  if (device.mig) return {uuid_of(device.id), gpu.index, true, gpu.mig_devices[*device.mig].memory};
-  return {uuid_of(device.id), gpu.index, false, gpu.memory};
+  if (device.mig) return {uuid_of_device(device.id), gpu.index, true, gpu.mig_devices[*device.mig].memory};
+  return {uuid_of_device(device.id), gpu.index, false, gpu.memory};
 }
 
 // Whether the driver's own numbers work: the daemon sees every GPU, and CUDA, which sorts by speed,
@@ -53,7 +53,7 @@ void set_limits(DaemonSpec& spec, const Group& group) {
     unsigned most_memory = 0;
     bool is_limited = true;
     for (const Device* device : group.devices) {
-      if (uuid_of(device->id) != shared.uuid) continue;
+      if (uuid_of_device(device->id) != shared.uuid) continue;
       ++shares;
       is_limited = is_limited && device->has_memory_limit;
       if (device->share) most_memory = std::max(most_memory, device->share->memory);
@@ -94,7 +94,7 @@ std::vector<DaemonSpec> plan_daemons(const std::vector<Resource>& resources,
     for (const auto& device : resource.devices) {
       // Devices that cannot be shared are offered unshared under the same name.
       if (!device.replica) continue;
-      auto& group = groups[device.mig ? name + "/" + uuid_of(device.id).str() : name];
+      auto& group = groups[device.mig ? name + "/" + uuid_of_device(device.id).str() : name];
       group.resources.insert(resource.name);
       group.devices.push_back(&device);
     }
@@ -106,7 +106,7 @@ std::vector<DaemonSpec> plan_daemons(const std::vector<Resource>& resources,
 
 const DaemonSpec* find_daemon_spec(std::span<const DaemonSpec> specs, const ResourceName& resource,
                                    const DeviceId& device) {
-  const auto uuid = uuid_of(device);
+  const auto uuid = uuid_of_device(device);
   const auto found = std::ranges::find_if(specs, [&](const DaemonSpec& spec) {
     return std::ranges::count(spec.resources, resource) != 0 &&
            std::ranges::any_of(spec.devices, [&](const SharedDevice& shared) { return shared.uuid == uuid; });
@@ -124,7 +124,7 @@ std::map<std::string, std::string> client_environment(const DaemonSpec& spec, st
     unsigned threads = 0, percent = 0;
     bool holds = false;
     for (const auto& device : held) {
-      if (uuid_of(device.id) != shared.uuid) continue;
+      if (uuid_of_device(device.id) != shared.uuid) continue;
       holds = true;
       if (!device.share) continue;
       threads += device.share->threads;

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <variant>
 
+#include "base/device_id.h"
 #include "partition/rules.h"
 
 namespace gpulet::partition {
@@ -112,7 +113,7 @@ Device make_mig_device(const inventory::Snapshot& snapshot, std::size_t gpu_inde
 
 Device make_replica(const Device& device, unsigned n) {
   Device replica = device;
-  replica.id = DeviceId(device.id.str() + "::" + std::to_string(n));
+  replica.id = make_share_id(device.id.str(), n);
   replica.replica = n;
   return replica;
 }

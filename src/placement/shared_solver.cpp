@@ -1,4 +1,5 @@
 #include "placement/shared_solver.h"
+#include "base/device_id.h"
 
 #include <algorithm>
 #include <set>
@@ -9,12 +10,6 @@
 namespace gpulet::placement {
 
 namespace {
-
-// "<uuid>" of "<uuid>::<n>".
-std::string_view unit_name(const DeviceId& id) {
-  const std::string_view text = id.str();
-  return text.substr(0, text.find("::"));
-}
 
 // The state of one GPU or MIG device during a choice.
 struct Usage {
@@ -72,7 +67,7 @@ SharedSolver::SharedSolver(const topology::Topology& topology, const std::vector
     const auto [gpu, new_gpu] = gpu_at.try_emplace(device.gpu, static_cast<std::uint32_t>(gpus_.size()));
     if (new_gpu) gpus_.push_back({device.gpu, 0, device.memory_percent, {}});
     const auto [unit, new_unit] =
-        unit_at.try_emplace(unit_name(device.id), static_cast<std::uint32_t>(units_.size()));
+        unit_at.try_emplace(without_share(device.id.str()), static_cast<std::uint32_t>(units_.size()));
     if (new_unit) {
       units_.push_back({gpu->second, 0, device.memory_slice});
       gpus_[gpu->second].units.push_back(unit->second);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/device_id.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "dra/device_pool.h"
@@ -14,7 +15,7 @@ namespace {
 
 // The GPU of a device "GPU-…", "MIG-…" or "GPU-…::3"; empty if the node has none.
 DeviceUuid gpu_of_device(std::string_view id, const inventory::Snapshot& snapshot) {
-  const DeviceUuid uuid{std::string(id.substr(0, id.find("::")))};
+  const DeviceUuid uuid{std::string(without_share(id))};
   for (const auto& gpu : snapshot.gpus) {
     if (gpu.uuid == uuid) return gpu.uuid;
     for (const auto& mig : gpu.mig_devices) {

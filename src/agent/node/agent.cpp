@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "agent/health/health_controller.h"
+#include "base/device_id.h"
 #include "base/log.h"
 #include "partition/rules.h"
 
@@ -370,7 +371,7 @@ void Agent::report_health_changes(const health::HealthView& view, const HealthCh
       if (!alive) return;
       std::set<std::string> users;
       for (const auto& [id, pod] : pods) {
-        if (std::ranges::count(uuids, id.str().substr(0, id.str().find("::"))) != 0) users.insert(pod);
+        if (std::ranges::count(uuids, without_share(id.str())) != 0) users.insert(pod);
       }
       std::string list;
       for (const auto& user : users) list += (list.empty() ? "" : ", ") + user;

@@ -9,6 +9,7 @@
 
 #include "agent/observe/link_status.h"
 #include "agent/observe/sample_json.h"
+#include "base/device_id.h"
 #include "base/text.h"
 #include "mig/device_holders.h"
 #include "topology/topology.h"
@@ -36,9 +37,6 @@ unsigned memory_slices(const inventory::Gpu& gpu) {
   return std::max(last, gpu.model.find("A30") != std::string::npos ? kFewSlices : kSlices);
 }
 
-// The device of a share: "GPU-…" of "GPU-…::3".
-DeviceUuid device_of_share(const DeviceId& id) { return DeviceUuid(id.str().substr(0, id.str().find("::"))); }
-
 void hide_process_names(Json& value) {
   if (auto* const text = value.get_ptr<std::string*>()) *text = mig::without_process_names(*text);
   if (!value.is_structured()) return;
@@ -49,11 +47,11 @@ class NodeDocument {
  public:
   NodeDocument(const NodePageInput& input, ProcessNames names) : input_(input), names_(names) {
     for (const auto& [resource, ids] : input.devices) {
-      for (const auto& id : ids) shares_[device_of_share(id)].emplace_back(&resource, &id);
+      for (const auto& id : ids) shares_[uuid_of_device(id)].emplace_back(&resource, &id);
     }
     for (const auto& container : input.containers) {
       for (const auto& [resource, ids] : container.devices) {
-        for (const auto& id : ids) holders_[device_of_share(id)].push_back({&container, &resource, &id});
+        for (const auto& id : ids) holders_[uuid_of_device(id)].push_back({&container, &resource, &id});
       }
     }
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/device_id.h"
 #include "base/log.h"
 #include "health/report/node_health.h"
 
@@ -10,7 +11,6 @@ namespace gpulet::agent {
 namespace {
 
 // Device ids are "<uuid>" or "<uuid>::<n>".
-DeviceUuid gpu_uuid_of(const DeviceId& id) { return DeviceUuid(id.str().substr(0, id.str().find("::"))); }
 
 std::optional<std::string> annotation_value(const k8s::Annotations& annotations, const char* key) {
   const auto found = annotations.find(key);
@@ -79,7 +79,7 @@ void PodDeviceIndex::on_holders(const Result<std::vector<ContainerDevices>>& hol
   for (const auto& container : *holders) {
     for (const auto& [resource, ids] : container.devices) {
       for (const auto& id : ids) {
-        const auto scope = scopes_.find(gpu_uuid_of(id));
+        const auto scope = scopes_.find(uuid_of_device(id));
         if (scope != scopes_.end())
           held[{container.pod.name_space, container.pod.name}].insert(scope->second);
       }

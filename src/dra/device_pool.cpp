@@ -348,15 +348,19 @@ DevicePool make_device_pool(const PoolInput& input) {
   return builder.take_pool();
 }
 
-std::vector<CounterSet> used_counter_sets(const DevicePool& pool, const std::vector<PoolDevice>& devices) {
-  std::vector<CounterSet> used;
+DevicePool select_devices(const DevicePool& pool,
+                          const std::function<bool(const DeviceUuid& gpu)>& is_selected) {
+  DevicePool selected;
+  for (const auto& offered : pool.devices) {
+    if (is_selected(offered.gpu_uuid)) selected.devices.push_back(offered);
+  }
   for (const auto& set : pool.counter_sets) {
-    const bool is_used = std::ranges::any_of(devices, [&](const PoolDevice& offered) {
+    const bool is_used = std::ranges::any_of(selected.devices, [&](const PoolDevice& offered) {
       return std::ranges::count(offered.device.consumes, set.name, &CounterUse::set) != 0;
     });
-    if (is_used) used.push_back(set);
+    if (is_used) selected.counter_sets.push_back(set);
   }
-  return used;
+  return selected;
 }
 
 bool has_device_name(const Gpu& gpu) {

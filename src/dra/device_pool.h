@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -86,8 +87,9 @@ struct DevicePool {
 // placements that overlap the fewest others come first. Pure.
 DevicePool make_device_pool(const PoolInput& input);
 
-// Those of the pool that these devices of it consume.
-std::vector<CounterSet> used_counter_sets(const DevicePool& pool, const std::vector<PoolDevice>& devices);
+// The devices of these GPUs, and the counter sets that they consume.
+DevicePool select_devices(const DevicePool& pool,
+                          const std::function<bool(const DeviceUuid& gpu)>& is_selected);
 
 // Whether a device of this GPU can be named: its UUID and the number of its device node are known.
 bool has_device_name(const inventory::Gpu& gpu);

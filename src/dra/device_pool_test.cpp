@@ -143,6 +143,21 @@ TEST(DevicePool, NoNegativeNumaNode) {
   EXPECT_FALSE(make_pool({gpu}).devices[0].device.attributes.contains(kNumaNodeAttribute));
 }
 
+TEST(DevicePool, SelectsTheDevicesOfSomeGpusWithTheirCounters) {
+  DevicePool pool;
+  for (unsigned i = 0; i < 2; ++i) {
+    const auto gpu = make_gpu(i);
+    const CounterSet set{counter_set_name(gpu), {{"memory", 1}}};
+    pool.devices.push_back({.device = {.name = gpu_device_name(gpu), .consumes = {{set.name, set.counters}}},
+                            .uuid = gpu.uuid,
+                            .gpu_uuid = gpu.uuid});
+    pool.counter_sets.push_back(set);
+  }
+  const auto selected = select_devices(pool, [](const DeviceUuid& gpu) { return gpu.str() == "GPU-1"; });
+  EXPECT_EQ(names(selected), "gpu-1");
+  EXPECT_EQ(selected.counter_sets, std::vector<CounterSet>{pool.counter_sets[1]});
+}
+
 TEST(PcieRoot, IsTheFirstDirectoryBelowDevices) {
   EXPECT_EQ(pcie_root_of_link("../../../devices/pci0000:1a/0000:1a:01.0/0000:1b:00.0"), "pci0000:1a");
   EXPECT_EQ(pcie_root_of_link("/sys/devices/pci0001:00/0001:00:00.0"), "pci0001:00");

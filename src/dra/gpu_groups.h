@@ -35,6 +35,7 @@ struct GpuGroups {
   // The three attributes by UUID. A value is the lowest PCI address of the group, "0000:1b:00.0".
   std::map<DeviceUuid, std::map<std::string, std::string>> attributes = {};
   // All GPUs: the best sets of 8, in each the best of 4, in each the best of 2 are neighbours.
+  // Whatever is in use: an order that follows use does not pay (bench/order_bench.py).
   std::vector<DeviceUuid> order = {};
   friend bool operator==(const GpuGroups&, const GpuGroups&) = default;
 };

@@ -291,13 +291,14 @@ Result<ResourceSlice> parse_slice(std::string_view text) {
 }
 
 std::string slice_json(const ResourceSlice& slice, const SliceOwner& owner) {
-  json metadata = {{"name", slice.name},
-                   {"ownerReferences",
-                    {{{"apiVersion", "v1"},
-                      {"kind", "Node"},
-                      {"name", owner.node},
-                      {"uid", owner.uid},
-                      {"controller", true}}}}};
+  json metadata = {{"name", slice.name}};
+  if (!owner.uid.empty()) {
+    metadata["ownerReferences"] = {{{"apiVersion", "v1"},
+                                    {"kind", "Node"},
+                                    {"name", owner.node},
+                                    {"uid", owner.uid},
+                                    {"controller", true}}};
+  }
   if (!slice.resource_version.empty()) metadata["resourceVersion"] = slice.resource_version;
   json spec = {
       {"driver", slice.driver},

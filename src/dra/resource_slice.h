@@ -43,7 +43,7 @@ Result<ResourceSlice> parse_slice(std::string_view json);
 
 // The Node that owns the slices, so that they go with it.
 struct SliceOwner {
-  std::string node, uid;
+  std::string node, uid;  // without a uid, no owner is written
 };
 
 // The body of a POST, or of a PUT if it has a resourceVersion. Equal slices have equal bytes. Pure.

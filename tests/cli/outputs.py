@@ -48,6 +48,7 @@ COMMANDS = (
     ("runtime configure --deny-visible-devices-env --host-root {host} --dry-run", "runtime-configure", 0),
     ("dra check {claim}", "dra-check", 0),
     ("dra check {typo_claim}", "dra-check", 1),
+    ("dra slices", "dra-slices", 0),
     ("driver status", "driver-status", 0),
     ("migrate check --root {host}", "migrate-check", 3),
     ("top -n 1", "top", 0),
@@ -140,7 +141,7 @@ def checks(node):
 
     def check_table(line, code):
         default, table, wide = (run(line, code, *form).stdout for form in ((), ("-o", "table"), ("-o", "wide")))
-        if re.sub(r"\d+ \w+ ago", "", default) != re.sub(r"\d+ \w+ ago", "", table) and "top" not in line and "export" not in line:
+        if re.sub(r"\d+ \w+ ago", "", default) != re.sub(r"\d+ \w+ ago", "", table) and not re.search("top|export|slices", line):
             return "-o table is not the default"
         if "\x1b" in table + wide:
             return "has colours without a terminal"

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """Checks every simulated machine with third-party judges: nvidia-ml-py, gpustat, nvitop, NVIDIA's header, and the CDI
-project's schema and library.
+project's schema and library; and what they offer to claims with Kubernetes' validation and allocator (slices.py).
 
   tests/judges/run.py [--bin out/bin] [--lib out/lib] [--machine NAME...]
 
@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 
+import slices
 import yaml
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -39,9 +40,9 @@ def merged(base, over):
     return {**base, **{key: merged(base[key], value) if isinstance(value, dict) and key in base else value for key, value in over.items()}}
 
 
-def expected(name):
+def expected(name, text=None):
     """Expands the machine's YAML, independently of gpulet's code: one mapping per GPU."""
-    text = yaml.safe_load((MACHINES / f"{name}.yaml").read_text())
+    text = text or yaml.safe_load((MACHINES / f"{name}.yaml").read_text())
     count = text["gpus"]["count"]
     model = yaml.safe_load((MACHINES / "models" / f"{text['gpus']['model']}.yaml").read_text())
     fabric = text.get("links", {}).get("nvswitch")
@@ -64,18 +65,19 @@ class Court:
     """Runs judges and counts their results."""
 
     def __init__(self, arguments):
-        self.control = arguments.bin / "gpulet-sim"
+        self.control = arguments.bin.resolve() / "gpulet-sim"
         directory = next((f for f in (arguments.lib / "gpulet" / "sim", arguments.lib) if f.is_dir()), arguments.lib)
+        directory = directory.resolve()
         self.library = directory / "libnvidia-ml.so.1"
         self.smi = directory / "nvidia-smi"
         self.python = CACHE / "venv" / "bin" / "python"
         self.cdi = None
+        self.go_environment = {**os.environ, "PATH": f"{os.environ['PATH']}:{CACHE / 'go' / 'bin'}:/usr/local/go/bin"}
         self.passed = self.failed = 0
 
     def build_cdi_judge(self, directory):
         """Builds a Go program around the CDI project's modules; cached after the first time."""
-        env = {**os.environ, "PATH": f"{os.environ['PATH']}:{CACHE / 'go' / 'bin'}:/usr/local/go/bin"}
-        built = subprocess.run(["go", "build", "-o", directory / "cdi-judge", "."], cwd=HERE / "cdi", env=env, capture_output=True,
+        built = subprocess.run(["go", "build", "-o", directory / "cdi-judge", "."], cwd=HERE / "cdi", env=self.go_environment, capture_output=True,
                                text=True, timeout=200, check=False)
         self.cdi = directory / "cdi-judge"
         self.say("the CDI's own library builds", built.stderr.strip() if built.returncode else None)
@@ -119,6 +121,21 @@ class Court:
         self.say(f"{name} down", down.stderr.strip() if down.returncode else f"leaves {left[:5]}" if left else None)
 
 
+def judge_slices(court, names, directory):
+    """Each machine in each layout, and one of sixteen GPUs with partitions."""
+    machines = []
+    for name in [*names, slices.LARGE["name"]]:
+        place = directory / name
+        place.mkdir()
+        is_large = name == slices.LARGE["name"]
+        if is_large:
+            (directory / "large.yaml").write_text(yaml.safe_dump(slices.LARGE))
+        facts = expected(name, slices.LARGE if is_large else None)
+        machines.append(slices.Simulated(court, place, name, facts, directory / "large.yaml" if is_large else name))
+    for name, why in slices.checks(court, directory, machines):
+        court.say(name, why)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "out" / "bin")
@@ -131,6 +148,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="gpulet-judges-") as directory:
         court.build_cdi_judge(pathlib.Path(directory))
         sit_all(court, arguments.machine)
+        judge_slices(court, arguments.machine, pathlib.Path(directory))
     print(f"{court.passed} passed, {court.failed} failed")
     return 1 if court.failed or not court.passed else 0
 

@@ -222,17 +222,15 @@ class ClaimServer {
   void apply_offers() {
     if (!all_devices_) return;
     const auto& offers = node_.offer_switch.offers();
-    dra::DevicePool pool, of_claims;
-    for (const auto& offered : all_devices_->devices) {
-      const auto stage = partition::offer_of(offers, offered.gpu_uuid).stage;
-      if (stage == partition::OfferStage::kClaims) pool.devices.push_back(offered);
-      if (stage == partition::OfferStage::kClaims || stage == partition::OfferStage::kLeavingClaims)
-        of_claims.devices.push_back(offered);
-    }
-    pool.counter_sets = dra::used_counter_sets(*all_devices_, pool.devices);
+    const auto stage_of = [&](const DeviceUuid& gpu) { return partition::offer_of(offers, gpu).stage; };
+    auto pool = dra::select_devices(
+        *all_devices_, [&](const auto& gpu) { return stage_of(gpu) == partition::OfferStage::kClaims; });
+    of_claims_ = dra::select_devices(*all_devices_, [&](const auto& gpu) {
+      return stage_of(gpu) == partition::OfferStage::kClaims ||
+             stage_of(gpu) == partition::OfferStage::kLeavingClaims;
+    });
     arranger_.arrange_devices(*snapshot_, pool);
     pool_ = std::make_shared<const dra::DevicePool>(std::move(pool));
-    of_claims_ = std::move(of_claims);
     node_.claim_pool = pool_;
     report_moves();
     report_health();

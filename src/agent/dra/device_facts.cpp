@@ -9,7 +9,6 @@
 #include "dra/device_pool.h"
 
 namespace gpulet::agent {
-namespace {
 
 std::map<inventory::PciAddress, std::string> read_pcie_roots(const inventory::Snapshot& snapshot,
                                                              const config::Config& config) {
@@ -25,8 +24,6 @@ std::map<inventory::PciAddress, std::string> read_pcie_roots(const inventory::Sn
   }
   return roots;
 }
-
-}  // namespace
 
 DeviceFacts read_device_facts(const inventory::Snapshot& snapshot, const config::Config& config) {
   return {make_gpu_spec(snapshot, config), read_pcie_roots(snapshot, config)};

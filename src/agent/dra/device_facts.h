@@ -21,7 +21,11 @@ struct DeviceFacts {
   std::map<inventory::PciAddress, std::string> pcie_roots;
 };
 
-// Some 250 system calls. The PCI bus is that of the first driver root that has the GPU.
+// From the first driver root that has the GPU.
+std::map<inventory::PciAddress, std::string> read_pcie_roots(const inventory::Snapshot& snapshot,
+                                                             const config::Config& config);
+
+// Some 250 system calls.
 DeviceFacts read_device_facts(const inventory::Snapshot& snapshot, const config::Config& config);
 
 // Health taints by UUID; a device without any is not in it.

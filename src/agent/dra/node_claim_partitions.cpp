@@ -4,9 +4,9 @@
 #include <memory>
 #include <utility>
 
+#include "agent/dra/offer_readings.h"
 #include "base/log.h"
 #include "mig/fixed_instance.h"
-#include "partition/rules.h"
 
 namespace gpulet::agent {
 namespace {
@@ -90,29 +90,19 @@ std::map<DeviceUuid, dra::DynamicGpu> NodeClaimPartitions::dynamic_gpus(
     const inventory::Snapshot& snapshot, const config::Config& config,
     const std::map<std::string, std::string>& labels,
     const std::map<std::string, dra::ClaimRecord>& records) {
-  std::map<DeviceUuid, dra::DynamicGpu> dynamic;
+  auto dynamic = agent::dynamic_gpus(snapshot, config, labels, records);
   std::set<DeviceUuid> present;
-  const auto selection = partition::select_rules(snapshot, config, labels);
-  for (std::size_t i = 0; i < snapshot.gpus.size(); ++i) {
-    const auto& gpu = snapshot.gpus[i];
+  for (const auto& gpu : snapshot.gpus) {
     for (const auto& mig : gpu.mig_devices) present.insert(mig.uuid);
-    if (selection.dynamic_profiles[i].empty() || !gpu.mig_enabled) continue;
-    auto& one = dynamic[gpu.uuid];
-    one.allowed = selection.dynamic_profiles[i];
-    const auto known = profiles_.find(gpu.uuid);
+  }
+  std::erase_if(removed_, [&](const DeviceUuid& uuid) { return !present.contains(uuid); });
+  for (auto& [uuid, one] : dynamic) {
+    one.removed = removed_;
+    const auto known = profiles_.find(uuid);
     if (known != profiles_.end()) {
       one.profiles = known->second;
     } else {
-      read_profiles(gpu.uuid);
-    }
-  }
-  std::erase_if(removed_, [&](const DeviceUuid& uuid) { return !present.contains(uuid); });
-  for (auto& [uuid, one] : dynamic) one.removed = removed_;
-  for (const auto& [uid, record] : records) {
-    for (const auto& held : record.devices) {
-      if (!held.partition || !held.partition->made) continue;
-      const auto of_gpu = dynamic.find(held.partition->gpu);
-      if (of_gpu != dynamic.end()) of_gpu->second.made.insert(held.partition->partition);
+      read_profiles(uuid);
     }
   }
   return dynamic;

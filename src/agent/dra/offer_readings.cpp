@@ -104,6 +104,26 @@ std::map<DeviceUuid, config::ConsumableShares> shared_gpus(
   return shared;
 }
 
+std::map<DeviceUuid, dra::DynamicGpu> dynamic_gpus(const inventory::Snapshot& snapshot,
+                                                   const config::Config& config,
+                                                   const std::map<std::string, std::string>& labels,
+                                                   const std::map<std::string, dra::ClaimRecord>& records) {
+  std::map<DeviceUuid, dra::DynamicGpu> dynamic;
+  const auto selection = partition::select_rules(snapshot, config, labels);
+  for (std::size_t i = 0; i < snapshot.gpus.size(); ++i) {
+    const auto& allowed = selection.dynamic_profiles[i];
+    if (!allowed.empty() && snapshot.gpus[i].mig_enabled) dynamic[snapshot.gpus[i].uuid].allowed = allowed;
+  }
+  for (const auto& [uid, record] : records) {
+    for (const auto& held : record.devices) {
+      if (!held.partition || !held.partition->made) continue;
+      const auto of_gpu = dynamic.find(held.partition->gpu);
+      if (of_gpu != dynamic.end()) of_gpu->second.made.insert(held.partition->partition);
+    }
+  }
+  return dynamic;
+}
+
 std::set<DeviceUuid> allocatable_gpus(const device_plugin::DevicesByResource& devices,
                                       const inventory::Snapshot& snapshot) {
   std::set<DeviceUuid> gpus;

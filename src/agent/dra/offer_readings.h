@@ -41,6 +41,13 @@ std::map<DeviceUuid, config::ConsumableShares> shared_gpus(
     const inventory::Snapshot& snapshot, const config::Config& config,
     const std::map<std::string, std::string>& labels, const std::map<std::string, dra::ClaimRecord>& records);
 
+// By GPU in MIG mode whose rule makes MIG devices for claims: what the rule allows, and what is made for the
+// claims of `records`. Its profiles are not known yet.
+std::map<DeviceUuid, dra::DynamicGpu> dynamic_gpus(const inventory::Snapshot& snapshot,
+                                                   const config::Config& config,
+                                                   const std::map<std::string, std::string>& labels,
+                                                   const std::map<std::string, dra::ClaimRecord>& records);
+
 // The GPUs of the devices that the kubelet lists as allocatable.
 std::set<DeviceUuid> allocatable_gpus(const device_plugin::DevicesByResource& devices,
                                       const inventory::Snapshot& snapshot);

@@ -177,6 +177,20 @@ struct DraCheckOptions {
 // what is wrong". Exit code: 0; 1 for a problem, for a file that cannot be read, and for invalid gates.
 CommandOutput dra_check_output(const DraCheckOptions& options);
 
+// `gpulet dra slices`: the ResourceSlices that the agent would publish, as a List for kubectl.
+
+struct DraSlicesOptions {
+  std::string node;  // its name; empty: NODE_NAME, else the host's
+  OutputOptions output{"yaml"};
+  std::string driver_root = "/";
+  config::Sources sources;  // the agent's settings; gpulet.dra.enabled is true whatever they are
+};
+
+// Reads the driver, and where an agent runs its health report and the records of its claims. Rules for node
+// labels select nothing. Standard error has a line for each device that is left out. Exit code: 0; 1 after
+// one line if the settings are invalid or there is no driver; 2 for an invalid node name.
+CommandOutput dra_slices_output(const DraSlicesOptions& options);
+
 // `gpulet config`: checks a config file, and prints the effective settings with their sources.
 
 struct ConfigCheckOptions {

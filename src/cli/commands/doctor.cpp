@@ -1,10 +1,8 @@
 // `gpulet doctor`: diagnoses why Pods cannot use this node's GPUs. Needs no agent and no API server; checks
 // that do are skipped without them.
-#include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <array>
 #include <chrono>
 #include <iostream>
 #include <memory>
@@ -41,11 +39,6 @@ struct DoctorOptions {
 
 constexpr const char* kArchiveDirectory = "gpulet-doctor/";
 constexpr const char* kContainerDriverRoot = "/driver-root";  // where the DaemonSet mounts it
-
-std::string host_name() {
-  std::array<char, HOST_NAME_MAX + 1> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? text::lower(name.data()) : std::string();
-}
 
 bool is_gzip(const std::string& file) { return file.ends_with(".gz") || file.ends_with(".tgz"); }
 

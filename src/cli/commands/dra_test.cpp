@@ -6,6 +6,8 @@
 
 #include "base/file.h"
 #include "cli/commands/commands.h"
+#include "mig/test_states.h"
+#include "nvml/test_sim_root.h"
 
 namespace gpulet::cli {
 namespace {
@@ -72,6 +74,70 @@ TEST_F(DraCommand, NamesAFileThatCannotBeRead) {
   const auto output = dra_check_output({directory_ + "/none.yaml"});
   EXPECT_EQ(output.exit_code, 1);
   EXPECT_NE(output.err.find("none.yaml"), std::string::npos);
+}
+
+class DraSlices : public DraCommand {
+ protected:
+  CommandOutput print_slices(const std::string& rules, const std::string& format = "yaml") {
+    DraSlicesOptions options{
+        .node = "node-1", .output = {format}, .driver_root = root_.sim_root(), .sources = {}};
+    const std::string config = directory_ + "/config.yaml";
+    EXPECT_TRUE(write_file_atomic(config, "version: v1\ngpulet:\n  partition: " + rules + "\n"));
+    options.sources.flags["config-file"] = {config};
+    options.sources.environment = {{"GPULET_DRA_RECORD_DIR", directory_},
+                                   {"GPULET_HEALTH_FILE", directory_ + "/health.json"}};
+    return dra_slices_output(options);
+  }
+  nlohmann::json print_items(const std::string& rules) {
+    const auto output = print_slices(rules, "json");
+    EXPECT_EQ(output.exit_code, 0) << output.err;
+    return nlohmann::json::parse(output.out)["items"];
+  }
+
+  nvml::SimRoot root_{2};
+};
+
+TEST_F(DraSlices, HaveEachGpuThatIsNotOfTheDevicePlugin) {
+  const auto all = print_items("[]");
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(all[0]["kind"], "ResourceSlice");
+  EXPECT_EQ(all[0]["spec"]["pool"]["name"], "node-1");
+  EXPECT_FALSE(all[0]["metadata"].contains("ownerReferences"));
+  EXPECT_EQ(all[0]["spec"]["devices"].size(), 2u);
+  const auto mixed = print_items("[{devices: [0], whole: {}, offer: devicePlugin}]");
+  ASSERT_EQ(mixed[0]["spec"]["devices"].size(), 1u);
+  EXPECT_EQ(mixed[0]["spec"]["devices"][0]["name"], "gpu-1");
+}
+
+TEST_F(DraSlices, HavePartitionsAndTheirCounters) {
+  mig::states::set_mig_mode(root_.edit_machine()->gpus[0]);
+  const auto items = print_items("[{devices: [0], dynamicMig: {profiles: [3g.40gb]}}]");
+  ASSERT_EQ(items.size(), 2u);
+  EXPECT_EQ(items[0]["spec"]["sharedCounters"].size(), 1u);
+  EXPECT_EQ(items[1]["spec"]["devices"].size(), 3u) << "the whole GPU and two placements";
+  const auto table = print_slices("[{devices: [0], dynamicMig: {profiles: [3g.40gb]}}]", "table");
+  EXPECT_NE(table.out.find("gpu-0-mig-3g40gb-9-4"), std::string::npos) << table.out;
+  EXPECT_NE(table.out.find("on demand"), std::string::npos);
+}
+
+TEST_F(DraSlices, SayWhatIsNotOffered) {
+  mig::states::set_mig_mode(root_.edit_machine()->gpus[0]);
+  const auto output = print_slices("[]");
+  EXPECT_EQ(output.exit_code, 0);
+  EXPECT_NE(output.err.find("is not offered by claims: it has MIG on and no MIG device\n"), std::string::npos)
+      << output.err;
+  EXPECT_EQ(output.out.find("apiVersion: v1\nkind: List\n"), 0u) << output.out;
+}
+
+TEST_F(DraSlices, RefuseAWrongNodeOrConfig) {
+  const auto node = dra_slices_output({.node = "a_b", .driver_root = root_.sim_root(), .sources = {}});
+  EXPECT_EQ(node.exit_code, 2);
+  EXPECT_EQ(node.err, "gpulet dra slices: --node 'a_b': expected the name of a Node\n");
+  const auto config = print_slices("[{whole: {}, offer: dra}]");
+  EXPECT_EQ(config.exit_code, 1);
+  EXPECT_EQ(config.out, "");
+  EXPECT_NE(config.err.find("expected claims or devicePlugin, found \"dra\""), std::string::npos)
+      << config.err;
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 #include "cli/main/command.h"
 
+#include <limits.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <iostream>
 #include <memory>
 
@@ -212,6 +214,11 @@ Result<k8s::ClientConfig> find_kubectl_access(const std::string& kubeconfig, con
   if (inside && context.empty()) return *inside;
   return fail(Code::kFailedPrecondition,
               "no kubeconfig found; name one with --kubeconfig FILE or the variable KUBECONFIG");
+}
+
+std::string host_name() {
+  std::array<char, HOST_NAME_MAX + 1> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? text::lower(name.data()) : std::string();
 }
 
 std::string version() { return GPULET_VERSION; }

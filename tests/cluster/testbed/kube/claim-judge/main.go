@@ -1,18 +1,23 @@
 // Judges ResourceSlices by what Kubernetes itself says of them: the API server's validation, and the scheduler's allocator, which
 // chooses devices for claims.
 //
-//	claim-judge FILE   {"slices": [ResourceSlice], "classes": [DeviceClass],
-//	                    "cases": [{"name": "…", "rounds": 1, "held": ["gpu-0"], "claims": [ResourceClaim]}]}
+//	claim-judge FILE...   {"slices": [ResourceSlice], "classes": [DeviceClass],
+//	                       "cases": [{"name": "…", "rounds": 1, "held": ["gpu-0"], "sequential": false, "claims": [ResourceClaim]}]}
 //
-// Prints a line of JSON for each case: {"name", "devices": [the devices of each claim; null where nothing fits], "nanoseconds": of the
-// median round}. Exit status 1, with each mistake on standard error, where a slice is invalid or the allocator refuses the pool.
+// Prints a line of JSON for each case: {"name", "devices": [the devices of each claim; null where nothing fits], "consumed": [of each
+// claim, the capacities that it takes of each device that it shares], "nanoseconds": of the median round}. The claims of a case are
+// allocated together, as those of a Pod; of a sequential case one after the other, as those of Pods that come and stay.
+// With "-" for FILE, each line of standard input is such a text, and its lines are printed before the next is read.
+// Exit status 1, with each mistake on standard error, where a slice is invalid or the allocator refuses the pool.
 package main
 
 import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"time"
@@ -36,16 +41,18 @@ var features = structured.Features{AdminAccess: true, ConsumableCapacity: true, 
 	PartitionableDevices: true, PrioritizedList: true}
 
 type testCase struct {
-	Name   string
-	Rounds int
-	Held   []string
-	Claims []*resourcev1.ResourceClaim
+	Name       string
+	Rounds     int
+	Held       []string
+	Sequential bool
+	Claims     []*resourcev1.ResourceClaim
 }
 
 type result struct {
-	Name        string     `json:"name"`
-	Devices     [][]string `json:"devices"`
-	Nanoseconds int64      `json:"nanoseconds"`
+	Name        string               `json:"name"`
+	Devices     [][]string           `json:"devices"`
+	Consumed    [][]map[string]int64 `json:"consumed"`
+	Nanoseconds int64                `json:"nanoseconds"`
 }
 
 type classes []*resourcev1.DeviceClass
@@ -58,11 +65,6 @@ func (all classes) Get(name string) (*resourcev1.DeviceClass, error) {
 		}
 	}
 	return nil, fmt.Errorf("there is no DeviceClass %s", name)
-}
-
-func fatal(err error) {
-	fmt.Fprintln(os.Stderr, err)
-	os.Exit(1)
 }
 
 // validate reads a slice as the API server does, which refuses unknown fields where a client asks for it.
@@ -82,71 +84,138 @@ func validate(text json.RawMessage) (*resourcev1.ResourceSlice, error) {
 	return defaulted, validation.ValidateResourceSlice(internal).ToAggregate()
 }
 
-func allocate(one testCase, node *v1.Node, pool []*resourcev1.ResourceSlice, known classes, cache *cel.Cache) result {
-	held := sets.New[structured.DeviceID]()
-	for _, device := range one.Held {
-		held.Insert(structured.MakeDeviceID(pool[0].Spec.Driver, pool[0].Spec.Pool.Name, device))
+// add keeps what an allocation takes from later ones.
+func add(state structured.AllocatedState, allocation resourcev1.AllocationResult) {
+	for _, one := range allocation.Devices.Results {
+		device := structured.MakeDeviceID(one.Driver, one.Pool, one.Device)
+		if one.ShareID == nil {
+			state.AllocatedDevices.Insert(device)
+			continue
+		}
+		state.AllocatedSharedDeviceIDs.Insert(structured.MakeSharedDeviceID(device, one.ShareID))
+		state.AggregatedCapacity.Insert(structured.NewDeviceConsumedCapacity(device, one.ConsumedCapacity))
 	}
+}
+
+func (found *result) add(allocation resourcev1.AllocationResult) {
+	devices, consumed := []string{}, []map[string]int64{}
+	for _, one := range allocation.Devices.Results {
+		devices = append(devices, one.Device)
+		capacities := map[string]int64{}
+		for name, quantity := range one.ConsumedCapacity {
+			capacities[string(name)] = quantity.Value()
+		}
+		consumed = append(consumed, capacities)
+	}
+	found.Devices, found.Consumed = append(found.Devices, devices), append(found.Consumed, consumed)
+}
+
+func allocate(one testCase, node *v1.Node, pool []*resourcev1.ResourceSlice, known classes, cache *cel.Cache) (result, error) {
 	found := result{Name: one.Name}
+	batches := [][]*resourcev1.ResourceClaim{one.Claims}
+	if one.Sequential {
+		batches = nil
+		for _, claim := range one.Claims {
+			batches = append(batches, []*resourcev1.ResourceClaim{claim})
+		}
+	}
 	var times []int64
 	for range max(one.Rounds, 1) {
 		started := time.Now()
-		state := structured.AllocatedState{AllocatedDevices: held, AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
-			AggregatedCapacity: structured.NewConsumedCapacityCollection()}
-		allocator, err := structured.NewAllocator(context.Background(), features, state, known, pool, cache)
-		if err != nil {
-			fatal(err)
+		state := structured.AllocatedState{AllocatedDevices: sets.New[structured.DeviceID](),
+			AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](), AggregatedCapacity: structured.NewConsumedCapacityCollection()}
+		for _, device := range one.Held {
+			state.AllocatedDevices.Insert(structured.MakeDeviceID(pool[0].Spec.Driver, pool[0].Spec.Pool.Name, device))
 		}
-		results, err := allocator.Allocate(context.Background(), node, one.Claims)
-		if err != nil {
-			fatal(fmt.Errorf("%s: %w", one.Name, err))
+		found.Devices, found.Consumed = nil, nil
+		for _, claims := range batches {
+			allocator, err := structured.NewAllocator(context.Background(), features, state, known, pool, cache)
+			if err != nil {
+				return found, err
+			}
+			allocations, err := allocator.Allocate(context.Background(), node, claims)
+			if err != nil {
+				return found, fmt.Errorf("%s: %w", one.Name, err)
+			}
+			for _, allocation := range allocations {
+				add(state, allocation)
+				found.add(allocation)
+			}
+			if one.Sequential && len(allocations) == 0 {
+				found.Devices, found.Consumed = append(found.Devices, nil), append(found.Consumed, nil)
+			}
 		}
 		times = append(times, time.Since(started).Nanoseconds())
-		found.Devices = nil
-		for _, claim := range results {
-			devices := []string{}
-			for _, device := range claim.Devices.Results {
-				devices = append(devices, device.Device)
-			}
-			found.Devices = append(found.Devices, devices)
-		}
 	}
 	slices.Sort(times)
 	found.Nanoseconds = times[len(times)/2]
-	return found
+	return found, nil
 }
 
-func main() {
-	text, err := os.ReadFile(os.Args[1])
-	if err != nil {
-		fatal(err)
-	}
+// judge prints what becomes of each case of an input.
+func judge(decoder *json.Decoder) error {
 	var input struct {
 		Slices  []json.RawMessage
 		Classes classes
 		Cases   []testCase
 	}
-	if err := json.Unmarshal(text, &input); err != nil {
-		fatal(err)
+	if err := decoder.Decode(&input); err != nil {
+		return err
 	}
-	failed := false
 	var pool []*resourcev1.ResourceSlice
+	var mistakes []error
 	for _, one := range input.Slices {
 		slice, err := validate(one)
 		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			failed = true
+			mistakes = append(mistakes, err)
 			continue
 		}
 		pool = append(pool, slice)
 	}
-	if failed || len(pool) == 0 {
-		os.Exit(1)
+	if len(mistakes) > 0 {
+		return errors.Join(mistakes...)
+	}
+	if len(pool) == 0 {
+		return errors.New("there is no slice")
 	}
 	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: *pool[0].Spec.NodeName}}
 	cache := cel.NewCache(cachedExpressions, cel.Features{EnableConsumableCapacity: features.ConsumableCapacity})
 	for _, one := range input.Cases {
-		line, _ := json.Marshal(allocate(one, node, pool, input.Classes, cache))
+		found, err := allocate(one, node, pool, input.Classes, cache)
+		if err != nil {
+			return err
+		}
+		line, _ := json.Marshal(found)
 		fmt.Println(string(line))
 	}
+	return nil
+}
+
+func judgeFile(name string) error {
+	if name != "-" {
+		file, err := os.Open(name)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		return judge(json.NewDecoder(file))
+	}
+	for inputs := json.NewDecoder(os.Stdin); ; {
+		if err := judge(inputs); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+func main() {
+	status := 0
+	for _, file := range os.Args[1:] {
+		if err := judgeFile(file); err != nil {
+			fmt.Fprintf(os.Stderr, "%s: %v\n", file, err)
+			status = 1
+		}
+	}
+	os.Exit(status)
 }

@@ -162,9 +162,9 @@ class ClaimServer {
         node_.loop, claim_identity(node_),
         {.prepare =
              [this](const auto& claims, auto done) {
-               ++node_.open_claim_calls;
+               ++node_.claim_calls.begun;
                controller_->prepare_claims(claims, [this, done = std::move(done)](auto prepared) {
-                 --node_.open_claim_calls;
+                 ++node_.claim_calls.answered;
                  done(std::move(prepared));
                  node_.notify_allocated();
                  follow_shares();
@@ -173,7 +173,9 @@ class ClaimServer {
              },
          .unprepare =
              [this](const auto& claims) {
+               ++node_.claim_calls.begun;
                auto ended = controller_->unprepare_claims(claims);
+               ++node_.claim_calls.answered;
                node_.notify_allocated();
                follow_shares();
                return ended;

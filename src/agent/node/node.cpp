@@ -143,9 +143,12 @@ void Shutdown::hand_over() {
   });
 }
 
+// An answer needs a moment to leave the process.
 void Shutdown::finish_calls() {
-  quiet_ = node_.loop.after(kQuietCalls,
-                            [this] { node_.open_claim_calls == 0 ? stop_components() : finish_calls(); });
+  quiet_ = node_.loop.after(kQuietCalls, [this, before = node_.claim_calls] {
+    const bool is_quiet = node_.claim_calls == before && before.begun == before.answered;
+    is_quiet ? stop_components() : finish_calls();
+  });
 }
 
 void Shutdown::stop_components() {

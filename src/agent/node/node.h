@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -30,6 +31,12 @@ namespace gpulet::agent {
 class ClaimSockets;
 class Devices;
 
+// Prepares and unprepares.
+struct ClaimCalls {
+  std::uint32_t begun = 0, answered = 0;
+  friend bool operator==(const ClaimCalls&, const ClaimCalls&) = default;
+};
+
 // What the components of one node share, and how one reaches the others. Outlives them. Loop's thread only.
 class Node {
  public:
@@ -51,7 +58,7 @@ class Node {
   std::shared_ptr<const dra::DevicePool> claim_pool;   // offered by claims; null until claims are served
   bool serves_claims = false;                          // prepares claims; until the end once it does
   std::unique_ptr<ClaimSockets> claim_sockets;         // null where claims are not served
-  std::size_t open_claim_calls = 0;                    // prepares that are not answered yet
+  ClaimCalls claim_calls;                              // of the kubelet
   partition::OfferSwitch offer_switch;                 // which side offers each GPU
   std::size_t published_claim_devices = 0;             // in the ResourceSlices that the API server shows
   std::shared_ptr<device_plugin::GrpcThread> grpc;     // never destroyed: its thread ends with the process

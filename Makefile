@@ -1,6 +1,6 @@
 # Everyday commands: `make help` lists them. CMakePresets.json and scripts/ implement them.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-gpu lint fuzz bench scale preemption node-autoscaling reboots claim-switch claim-scale memory-audit soak storm exits daily-peak operators workloads image image-operator image-arm64 image-docker package package-arm64 manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-workloads bootstrap-test
+.PHONY: help build demo test test-gpu lint fuzz bench scale preemption node-autoscaling reboots claim-switch claim-scale claim-updates memory-audit soak storm exits daily-peak operators workloads image image-operator image-arm64 image-docker package package-arm64 manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-workloads bootstrap-test
 export GPULET_CACHE ?= $(HOME)/.cache/gpulet
 OUT := out
 JOBS ?= $(shell nproc)
@@ -63,6 +63,9 @@ claim-switch: bootstrap-test build ## move a node's GPUs to claims and back unde
 
 claim-scale: bootstrap-test build ## measure claims with NODES (5,000) kwok nodes and the real kube-scheduler, beside NVIDIA's layout (10 minutes)
 	@tests/cluster/claim_scale.py $(if $(NODES),--nodes $(NODES))
+
+claim-updates: bootstrap-test build ## start PODS (1,000) Pods by claims while the agent is updated again and again (20 minutes)
+	@tests/cluster/claim_updates.py $(if $(PODS),--pods $(PODS))
 
 memory-audit: bootstrap-test build ## measure the audit of memory limits on 30 Pods, and 60 Pods above their limit (7 minutes)
 	@tests/cluster/memory_audit.py $(if $(ROUNDS),--rounds $(ROUNDS))

@@ -51,7 +51,12 @@ class SimulatedNode {
 
   // A node has one agent: an earlier one is killed.
   Status start_agent(const AgentOptions& options = {});
+  // Leaves the running agent beside the new one, as an update does that starts the new Pod first.
+  Status start_next_agent(const AgentOptions& options = {});
   void kill_agent() { agent_.reset(); }
+  // The one before start_next_agent().
+  gpulet::Process& previous_agent() { return *previous_agent_; }
+  void kill_previous_agent() { previous_agent_.reset(); }
   // Waits for the agent to exit. Errors: kDeadlineExceeded.
   Result<ProcessExit> wait_agent(Duration limit) { return agent_->wait_for_exit(limit); }
   // Sends SIGTERM and returns the time until exit. Errors: kInternal if the exit code is not 0.
@@ -83,7 +88,7 @@ class SimulatedNode {
   std::string directory_, driver_root_, gpulet_program_, sim_program_, log_;
   bool up_ = false;
   std::unique_ptr<Kubelet> kubelet_;
-  std::unique_ptr<gpulet::Process> agent_;  // not sim::Process
+  std::unique_ptr<gpulet::Process> agent_, previous_agent_;  // not sim::Process
 };
 
 }  // namespace gpulet::sim

@@ -118,6 +118,11 @@ Status SimulatedNode::start_agent(const AgentOptions& options) {
   return {};
 }
 
+Status SimulatedNode::start_next_agent(const AgentOptions& options) {
+  previous_agent_ = std::move(agent_);
+  return start_agent(options);
+}
+
 Result<std::chrono::nanoseconds> SimulatedNode::stop_agent() {
   const auto start = std::chrono::steady_clock::now();
   agent_->send_signal(SIGTERM);

@@ -298,16 +298,28 @@ struct flock whole_file() {
 
 // Locks of the open file, not of the process: those would be lost as soon as anything in this process opens
 // and closes the same file.
-Result<ProcessLock> ProcessLock::acquire_lock(const std::string& path) {
+Result<ProcessLock> ProcessLock::lock_file(const std::string& path, int command) {
   const auto slash = path.rfind('/');
   if (slash != std::string::npos && slash > 0) GPULET_TRY(make_directories(path.substr(0, slash)));
   FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644));
   if (!fd.is_open()) return fail(errno_error("cannot open", errno, path));
   auto lock = whole_file();
-  if (::fcntl(fd.get(), F_OFD_SETLK, &lock) == 0) return ProcessLock(std::move(fd));
+  int result = 0;
+  do {
+    result = ::fcntl(fd.get(), command, &lock);
+  } while (result != 0 && errno == EINTR);
+  if (result == 0) return ProcessLock(std::move(fd));
   if (errno == EAGAIN || errno == EACCES)
     return fail(Code::kFailedPrecondition, "another process holds it", path);
   return fail(errno_error("cannot lock", errno, path));
+}
+
+Result<ProcessLock> ProcessLock::acquire_lock(const std::string& path) {
+  return lock_file(path, F_OFD_SETLK);
+}
+
+Result<ProcessLock> ProcessLock::wait_for_lock(const std::string& path) {
+  return lock_file(path, F_OFD_SETLKW);
 }
 
 Result<bool> ProcessLock::is_locked(const std::string& path) {

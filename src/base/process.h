@@ -116,12 +116,16 @@ class ProcessLock {
   // hold the lock (closed on exec). Errors: kFailedPrecondition if another process holds it; errno_error's.
   static Result<ProcessLock> acquire_lock(const std::string& path);
 
+  // The same, but blocks for as long as another process holds it: for a thread of its own.
+  static Result<ProcessLock> wait_for_lock(const std::string& path);
+
   // Whether any process holds the lock, this one included. Takes no lock. False if there is no file. Errors:
   // kPermissionDenied, kIo.
   static Result<bool> is_locked(const std::string& path);
 
  private:
   explicit ProcessLock(FileDescriptor fd) : fd_(std::move(fd)) {}
+  static Result<ProcessLock> lock_file(const std::string& path, int command);
   FileDescriptor fd_;
 };
 

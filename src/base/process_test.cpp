@@ -276,6 +276,30 @@ TEST_F(PresenceTest, KilledProcessReleasesTheLockAndNotifiesWatches) {
   ::close(ready[1]);
 }
 
+TEST_F(PresenceTest, WaitsForTheLockUntilItsProcessIsKilled) {
+  int ready[2];
+  ASSERT_EQ(::pipe(ready), 0);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const auto presence = ProcessLock::acquire_lock(path_);
+    if (::write(ready[1], "y", 1) != 1) ::_exit(1);
+    for (;;) ::pause();
+  }
+  char answer = 0;
+  ASSERT_EQ(::read(ready[0], &answer, 1), 1);
+  std::atomic<bool> waited = false;
+  std::thread waiter([&] { waited = ProcessLock::wait_for_lock(path_).has_value(); });
+  EXPECT_FALSE(waited);
+  ASSERT_EQ(::kill(child, SIGKILL), 0);
+  waiter.join();
+  EXPECT_TRUE(waited);
+  EXPECT_FALSE(held());
+  ::waitpid(child, nullptr, 0);
+  ::close(ready[0]);
+  ::close(ready[1]);
+}
+
 TEST_F(PresenceTest, FollowsNoLinkAndReportsErrors) {
   std::filesystem::create_directories(directory_ + "/deep");
   std::filesystem::create_symlink("/etc/passwd", path_);

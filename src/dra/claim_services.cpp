@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include <grpcpp/server_context.h>
@@ -111,12 +112,19 @@ class GrpcClaimServices final : public ClaimServices,
     std::erase_if(calls_, [](const auto& call) { return !call.second->in_operation; });
   }
 
+  void announce_services(Loop& loop, PluginIdentity identity,
+                         std::function<void(const Status&)> registered) override {
+    open_mailbox(loop, std::move(identity),
+                 {.prepare = nullptr, .unprepare = nullptr, .registered = std::move(registered)});
+  }
+
+  // From a turn of the loop of its own: the caller may not be ready for its handlers yet.
   void open_services(Loop& loop, PluginIdentity identity, ClaimHandlers handlers) override {
-    health_.open_streams();
-    std::lock_guard lock(mutex_);
-    mailbox_ = std::make_shared<device_plugin::Mailbox>(loop);
-    identity_ = std::move(identity);
-    handlers_ = std::make_shared<const ClaimHandlers>(std::move(handlers));
+    const auto mailbox = open_mailbox(loop, std::move(identity), std::move(handlers));
+    device_plugin::Mailbox::post_task(mailbox, [this] {
+      if (registration_status_ && handlers_->registered) handlers_->registered(*registration_status_);
+      for (const auto& call : std::exchange(waiting_, {})) call.second.answer(handlers_.get());
+    });
   }
 
   void close_services() override {
@@ -128,6 +136,8 @@ class GrpcClaimServices final : public ClaimServices,
       handlers_ = nullptr;
     }
     if (mailbox) mailbox->close_mailbox();
+    registration_status_.reset();
+    for (const auto& call : std::exchange(waiting_, {})) call.second.answer(nullptr);
   }
 
   void send_health(const HealthReport& report) override { health_.send_report(report); }
@@ -135,6 +145,34 @@ class GrpcClaimServices final : public ClaimServices,
  private:
   template <class Response>
   using Reply = std::function<void(const grpc::Status&, const Response&)>;
+
+  // A call that came before open_services(), on the loop. Null: it is not answered by handlers.
+  struct WaitingCall {
+    std::function<void(const ClaimHandlers*)> answer;
+    Subscription limit;
+  };
+
+  // The one of announce_services() stays: it may have calls in it.
+  std::shared_ptr<device_plugin::Mailbox> open_mailbox(Loop& loop, PluginIdentity identity,
+                                                       ClaimHandlers handlers) {
+    health_.open_streams();
+    std::lock_guard lock(mutex_);
+    loop_ = &loop;
+    if (!mailbox_) mailbox_ = std::make_shared<device_plugin::Mailbox>(loop);
+    identity_ = std::move(identity);
+    handlers_ = std::make_shared<const ClaimHandlers>(std::move(handlers));
+    return mailbox_;
+  }
+
+  // On the loop, which alone changes handlers_.
+  void answer_or_wait(std::function<void(const ClaimHandlers*)> answer) {
+    if (handlers_ && handlers_->prepare) return answer(handlers_.get());
+    const std::uint64_t id = next_waiting_++;
+    waiting_[id] = {std::move(answer), loop_->after(kMaxCallWait, [this, id] {
+                      const auto call = waiting_.extract(id);
+                      call.mapped().answer(nullptr);
+                    })};
+  }
 
   // Takes the next request of the method; `handle` runs on the gRPC thread, and replies from any thread.
   template <class Service, class Request, class Response>
@@ -220,12 +258,10 @@ class GrpcClaimServices final : public ClaimServices,
   void hand_over(const google::protobuf::RepeatedPtrField<api::Claim>& claims, Reply<Response> reply,
                  Task task) {
     std::shared_ptr<device_plugin::Mailbox> mailbox;
-    std::shared_ptr<const ClaimHandlers> handlers;
     bool full = false;
     {
       std::lock_guard lock(mutex_);
       mailbox = mailbox_;
-      handlers = handlers_;
       full = calls_.size() > kMaxOpenCalls;
     }
     if (!mailbox) return reply({grpc::StatusCode::UNAVAILABLE, "this node serves no claims"}, {});
@@ -233,8 +269,12 @@ class GrpcClaimServices final : public ClaimServices,
     if (claims.size() > static_cast<int>(kMaxClaimsPerCall)) {
       return reply({grpc::StatusCode::INVALID_ARGUMENT, "too many claims in one request"}, {});
     }
-    device_plugin::Mailbox::post_task(
-        mailbox, [handlers, names = claim_names(claims), task, reply] { task(*handlers, names, reply); });
+    device_plugin::Mailbox::post_task(mailbox, [this, names = claim_names(claims), task, reply] {
+      answer_or_wait([names, task, reply](const ClaimHandlers* handlers) {
+        if (handlers != nullptr) return task(*handlers, names, reply);
+        reply({grpc::StatusCode::UNAVAILABLE, "the agent that serves claims has not ended yet"}, {});
+      });
+    });
   }
 
   void serve_registration() {
@@ -269,18 +309,19 @@ class GrpcClaimServices final : public ClaimServices,
 
   void report_registration(const pluginregistration::RegistrationStatus& status) {
     std::shared_ptr<device_plugin::Mailbox> mailbox;
-    std::shared_ptr<const ClaimHandlers> handlers;
     {
       std::lock_guard lock(mutex_);
       mailbox = mailbox_;
-      handlers = handlers_;
     }
-    if (!mailbox || !handlers->registered) return;
+    if (!mailbox) return;
     const Status result = status.plugin_registered()
                               ? Status()
                               : fail(Code::kFailedPrecondition,
                                      "the kubelet did not accept the registration: " + status.error());
-    device_plugin::Mailbox::post_task(mailbox, [handlers, result] { handlers->registered(result); });
+    device_plugin::Mailbox::post_task(mailbox, [this, result] {
+      registration_status_ = result;
+      if (handlers_->registered) handlers_->registered(result);
+    });
   }
 
   ServiceV1 v1_;
@@ -295,6 +336,11 @@ class GrpcClaimServices final : public ClaimServices,
   std::shared_ptr<device_plugin::Mailbox> mailbox_;
   std::shared_ptr<const ClaimHandlers> handlers_;
   PluginIdentity identity_;
+  // Loop's thread only.
+  Loop* loop_ = nullptr;
+  std::optional<Status> registration_status_;  // the kubelet's newest answer
+  std::map<std::uint64_t, WaitingCall> waiting_;
+  std::uint64_t next_waiting_ = 0;
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 // Source: k8s.io/kubelet/pkg/apis/{pluginregistration/v1,dra/v1,dra/v1beta1} (Kubernetes 1.36).
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <map>
@@ -29,6 +30,9 @@ namespace gpulet::dra {
 inline constexpr std::size_t kMaxOpenCalls = 256;
 // Claims of one request; more are answered INVALID_ARGUMENT.
 inline constexpr std::size_t kMaxClaimsPerCall = 1024;
+
+// The kubelet waits for 45 seconds.
+inline constexpr Duration kMaxCallWait = std::chrono::seconds(40);
 
 struct PluginIdentity {
   std::string driver;    // "gpu.nvidia.com"
@@ -53,7 +57,13 @@ class ClaimServices {
   // For start_grpc_thread, as long as it wants it.
   virtual std::shared_ptr<device_plugin::AddedServices> added_services() = 0;
 
-  // Answers requests from now on; before and after, they are answered UNAVAILABLE. The loop must live until
+  // The kubelet may register the driver from now on, before its claims are known: prepares and unprepares
+  // wait for open_services(), at most kMaxCallWait, and are then answered UNAVAILABLE. `registered` as in
+  // ClaimHandlers. The loop must live until close_services().
+  virtual void announce_services(Loop& loop, PluginIdentity identity,
+                                 std::function<void(const Status&)> registered) = 0;
+  // Answers requests from now on; before and after, they are answered UNAVAILABLE. After
+  // announce_services(), the registration so far is reported to the new handlers. The loop must live until
   // close_services().
   virtual void open_services(Loop& loop, PluginIdentity identity, ClaimHandlers handlers) = 0;
   // From the loop: no handler runs after this, and the health streams end.

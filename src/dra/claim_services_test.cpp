@@ -16,6 +16,7 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
 
+#include "base/file.h"
 #include "base/test_loop.h"
 #include "device_plugin/pod_resources.h"
 #include "dra/served_socket.h"
@@ -60,6 +61,29 @@ class ClaimServicesTest : public ::testing::Test {
     loop_.stop_loop();
     thread_.join();
     std::filesystem::remove_all(directory_);
+  }
+
+  void announce() {
+    call_on_loop(loop_, [this] {
+      services_->announce_services(loop_, {kDriver, service_path_}, [this](const Status& status) {
+        ASSERT_TRUE(status);
+        ++announced_;
+      });
+    });
+  }
+
+  void register_driver() {
+    auto stub = pluginregistration::Registration::NewStub(channel(registration_path_));
+    grpc::ClientContext first, second;
+    set_deadline(first);
+    set_deadline(second);
+    pluginregistration::PluginInfo info;
+    ASSERT_TRUE(stub->GetInfo(&first, {}, &info).ok());
+    EXPECT_EQ(info.endpoint(), service_path_);
+    pluginregistration::RegistrationStatus status;
+    status.set_plugin_registered(true);
+    pluginregistration::RegistrationStatusResponse response;
+    ASSERT_TRUE(stub->NotifyRegistrationStatus(&second, status, &response).ok());
   }
 
   void open() {
@@ -129,7 +153,7 @@ class ClaimServicesTest : public ::testing::Test {
   std::vector<std::unique_ptr<ServedSocket>> sockets_;
   std::vector<std::pair<std::vector<ClaimName>, std::function<void(ClaimHandlers::Prepared)>>> prepares_;
   std::vector<ClaimName> asked_;
-  std::atomic<int> prepare_count_{0}, registered_{0};
+  std::atomic<int> prepare_count_{0}, registered_{0}, announced_{0};
 };
 
 TEST_F(ClaimServicesTest, TellsTheKubeletWhereItIs) {
@@ -293,6 +317,46 @@ TEST_F(ClaimServicesTest, EndsWithOpenCalls) {
   EXPECT_FALSE(std::filesystem::exists(registration_path_));
 }
 
+TEST_F(ClaimServicesTest, CallsWaitBetweenTheAnnouncementAndTheClaims) {
+  announce();
+  register_driver();
+  EXPECT_TRUE(becomes_true([this] { return announced_ == 1; }));
+  std::pair<grpc::Status, api::NodePrepareResourcesResponse> prepared;
+  std::thread kubelet([&] { prepared = prepare<api::DRAPlugin>({"a"}); });
+  grpc::Status unprepared;
+  std::thread other([&] {
+    auto stub = api::DRAPlugin::NewStub(channel(service_path_));
+    grpc::ClientContext context;
+    set_deadline(context);
+    api::NodeUnprepareResourcesRequest request;
+    request.add_claims()->set_uid("uid-b");
+    api::NodeUnprepareResourcesResponse response;
+    unprepared = stub->NodeUnprepareResources(&context, request, &response);
+  });
+  register_driver();  // answered while the other calls wait
+  EXPECT_TRUE(becomes_true([this] { return announced_ == 2; }));
+  EXPECT_EQ(prepare_count_, 0);
+  open();
+  ClaimHandlers::Prepared results;
+  results.emplace("uid-a", PreparedClaim{});
+  answer_prepare(std::move(results));
+  kubelet.join();
+  other.join();
+  EXPECT_TRUE(prepared.first.ok()) << prepared.first.error_message();
+  EXPECT_TRUE(unprepared.ok()) << unprepared.error_message();
+  EXPECT_TRUE(becomes_true([this] { return registered_ == 1; })) << "it was registered before";
+}
+
+TEST_F(ClaimServicesTest, AnAnnouncementThatEndsAnswersWhatWaits) {
+  announce();
+  std::pair<grpc::Status, api::NodePrepareResourcesResponse> prepared;
+  std::thread kubelet([&] { prepared = prepare<api::DRAPlugin>({"a"}); });
+  register_driver();
+  call_on_loop(loop_, [this] { services_->close_services(); });
+  kubelet.join();
+  EXPECT_FALSE(prepared.first.ok());
+}
+
 TEST_F(ClaimServicesTest, MakesARemovedSocketAgain) {
   open();
   std::filesystem::remove(registration_path_);
@@ -304,6 +368,28 @@ TEST_F(ClaimServicesTest, MakesARemovedSocketAgain) {
     pluginregistration::PluginInfo info;
     return stub->GetInfo(&context, {}, &info).ok();
   }));
+}
+
+TEST(ServedSocket, EveryInstanceHasPathsOfItsOwn) {
+  const std::string uid = "1a2b3c4d-0000-4000-8000-000000000000";
+  EXPECT_EQ(service_socket_path("/p", kDriver), "/p/gpu.nvidia.com/dra.sock");
+  EXPECT_EQ(service_socket_path("/p", kDriver, uid), "/p/gpu.nvidia.com/dra-1a2b3c4d.sock");
+  EXPECT_EQ(registration_socket_path("/r", kDriver), "/r/gpu.nvidia.com-reg.sock");
+  EXPECT_EQ(registration_socket_path("/r", kDriver, uid), "/r/gpu.nvidia.com-1a2b3c4d-reg.sock");
+}
+
+TEST_F(ClaimServicesTest, OnlySocketsOfDeadInstancesAreRemoved) {
+  const auto dead = service_socket_path(directory_ + "/plugins", kDriver, "dead");
+  const auto registration = registration_socket_path(directory_ + "/plugins_registry", kDriver, "dead");
+  const auto of_other = directory_ + "/plugins_registry/gpu.example.com-reg.sock";
+  const auto file = directory_ + "/plugins/gpu.nvidia.com/dra-file.sock";
+  for (const auto& path : {dead, registration, of_other}) ASSERT_TRUE(bind_unix_socket(path));
+  ASSERT_TRUE(write_file_atomic(file, "x"));
+  remove_dead_sockets(directory_ + "/plugins", directory_ + "/plugins_registry", kDriver);
+  EXPECT_FALSE(std::filesystem::exists(dead));
+  EXPECT_FALSE(std::filesystem::exists(registration));
+  for (const auto& path : {of_other, file, service_path_, registration_path_})
+    EXPECT_TRUE(std::filesystem::exists(path)) << path;
 }
 
 TEST(ServedSocket, SaysWhatIsWrongWithThePath) {

@@ -2,10 +2,14 @@
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "base/file.h"
@@ -118,12 +122,53 @@ Result<std::unique_ptr<ServedSocket>> ServedSocket::open_socket(
   return socket;
 }
 
-std::string service_socket_path(const std::string& plugins_directory, const std::string& driver) {
-  return plugins_directory + "/" + driver + "/dra.sock";
+namespace {
+
+// "-1a2b3c4d"
+std::string instance_suffix(std::string_view instance) {
+  if (instance.empty()) return {};
+  return "-" + std::string(instance.substr(0, instance.find('-')));
 }
 
-std::string registration_socket_path(const std::string& registry_directory, const std::string& driver) {
-  return registry_directory + "/" + driver + "-reg.sock";
+bool is_dead_socket(const std::string& path) {
+  sockaddr_un address{};
+  if (path.size() >= sizeof address.sun_path) return false;
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, path.size());
+  const FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  struct stat status{};
+  return socket.is_open() && ::lstat(path.c_str(), &status) == 0 && S_ISSOCK(status.st_mode) &&
+         ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 &&
+         errno == ECONNREFUSED;
+}
+
+void remove_dead_sockets_in(const std::string& directory, std::string_view prefix, std::string_view suffix) {
+  std::error_code error;
+  std::filesystem::directory_iterator entries(directory, error);
+  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
+    const std::string name = entries->path().filename().string();
+    if (!name.starts_with(prefix) || !name.ends_with(suffix)) continue;
+    const std::string path = directory + "/" + name;
+    if (is_dead_socket(path)) ::unlink(path.c_str());
+  }
+}
+
+}  // namespace
+
+std::string service_socket_path(const std::string& plugins_directory, const std::string& driver,
+                                std::string_view instance) {
+  return plugins_directory + "/" + driver + "/dra" + instance_suffix(instance) + ".sock";
+}
+
+std::string registration_socket_path(const std::string& registry_directory, const std::string& driver,
+                                     std::string_view instance) {
+  return registry_directory + "/" + driver + instance_suffix(instance) + "-reg.sock";
+}
+
+void remove_dead_sockets(const std::string& plugins_directory, const std::string& registry_directory,
+                         const std::string& driver) {
+  remove_dead_sockets_in(plugins_directory + "/" + driver, "dra", ".sock");
+  remove_dead_sockets_in(registry_directory, driver, "-reg.sock");
 }
 
 }  // namespace gpulet::dra

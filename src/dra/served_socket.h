@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "base/loop.h"
 #include "base/result.h"
@@ -25,7 +26,15 @@ class ServedSocket {
 };
 
 // "<plugins>/gpu.nvidia.com/dra.sock" and "<registry>/gpu.nvidia.com-reg.sock": the paths of NVIDIA's driver.
-std::string service_socket_path(const std::string& plugins_directory, const std::string& driver);
-std::string registration_socket_path(const std::string& registry_directory, const std::string& driver);
+// Two agents of a node need paths of their own: with the UID of a Pod as `instance`, its first group is part
+// of the name, "dra-1a2b3c4d.sock". The whole UID would not fit everywhere: a path has 107 bytes.
+std::string service_socket_path(const std::string& plugins_directory, const std::string& driver,
+                                std::string_view instance = {});
+std::string registration_socket_path(const std::string& registry_directory, const std::string& driver,
+                                     std::string_view instance = {});
+
+// Removes sockets of the driver that nobody listens at: those of killed instances.
+void remove_dead_sockets(const std::string& plugins_directory, const std::string& registry_directory,
+                         const std::string& driver);
 
 }  // namespace gpulet::dra

@@ -205,7 +205,7 @@ WITH = {
     "devicePlugin.resources": {"limits": {"cpu": "1"}}, "devicePlugin.containers.main.env": [{"name": "NODE_NAME", "value": "x"}],
     "gfd.enabled": False, "gfd.noTimestamp": True, "gfd.sleepInterval": 30, "mps.enabled": True, "mps.root": ("/mps", {"mps": {"enabled": True}}),
     "mps.enableHostPID": (False, {"mps": {"enabled": True}, "hostPID": False}), "cdi.nvidiaHookPath": "/usr/bin/nvidia-ctk",
-    "cdi.featureFlags": "disable-nvsandboxutils", "cdi.specDir": "/etc/cdi", "cdi.hookDir": "/opt/gpulet",
+    "dra.gaplessUpdate": (False, {"dra": {"enabled": True}}), "cdi.featureFlags": "disable-nvsandboxutils", "cdi.specDir": "/etc/cdi", "cdi.hookDir": "/opt/gpulet",
     "gpulet": {"logLevel": "debug"}, "pools": {"a": {"nodeSelector": {"pool": "a"}}}, "extraEnv": [{"name": "A", "value": "b"}],
     "extraEnvFrom": [{"secretRef": {"name": "s"}}], "extraArgs": ["--log-level=debug"], "extraVolumes": [{"name": "a", "emptyDir": {}}],
     "extraVolumeMounts": [{"name": "a", "mountPath": "/a"}], "podLabels": {"a": "b"}, "kubeletRoot": "/var/snap/kubelet",

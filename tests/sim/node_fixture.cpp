@@ -134,7 +134,9 @@ void NodeTest::bring_up_node(const std::string& machine) {
   state_ = std::move(*state);
 }
 
-void NodeTest::start_agent(sim::AgentOptions options) {
+namespace {
+
+sim::AgentOptions test_options(sim::AgentOptions options) {
   const auto sanitizers = sanitizer_options();
   options.environment.insert(options.environment.end(), sanitizers.begin(), sanitizers.end());
   // Short recovery hold, unless the test sets it.
@@ -146,10 +148,22 @@ void NodeTest::start_agent(sim::AgentOptions options) {
     const auto given = [&](const auto& variable) { return variable.starts_with(name + "="); };
     if (std::ranges::none_of(options.environment, given)) options.environment.push_back(name + "=" + value);
   }
+  return options;
+}
+
+}  // namespace
+
+void NodeTest::start_agent(sim::AgentOptions options) {
   log_start_ = node_->agent_log().size();
-  const auto status = node_->start_agent(options);
+  const auto status = node_->start_agent(test_options(std::move(options)));
   ASSERT_TRUE(status) << status.error().full_message();
   agent_expected_ = true;
+}
+
+void NodeTest::start_next_agent(sim::AgentOptions options) {
+  log_start_ = node_->agent_log().size();
+  const auto status = node_->start_next_agent(test_options(std::move(options)));
+  ASSERT_TRUE(status) << status.error().full_message();
 }
 
 void NodeTest::start_node(const std::string& machine, sim::AgentOptions options) {

@@ -54,8 +54,10 @@ class NodeTest : public testing::Test {
   // Each of these fails the test on an error.
   void bring_up_node(const std::string& machine = "hgx-h100");
   void start_agent(sim::AgentOptions options = {});
-  // Does both, and waits until every GPU is offered.
+  // bring_up_node() and start_agent(), and waits until every GPU is offered.
   void start_node(const std::string& machine = "hgx-h100", sim::AgentOptions options = {});
+  // As start_agent(), and leaves the running agent beside the new one.
+  void start_next_agent(sim::AgentOptions options = {});
   sim::PodGrant admit_pod(const std::string& pod, unsigned count, const std::string& resource = kGpu);
   void write_config(const std::string& text);
   // Creates MIG devices of these profiles on GPU `gpu` ("1g.10gb", or "3g.40gb@4" at that memory slice), with

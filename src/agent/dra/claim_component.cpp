@@ -11,6 +11,7 @@
 #include "agent/dra/api_claim_source.h"
 #include "agent/dra/claim_daemon_health.h"
 #include "agent/dra/claim_report.h"
+#include "agent/dra/claim_sockets.h"
 #include "agent/dra/device_facts.h"
 #include "agent/dra/node_claim_daemons.h"
 #include "agent/dra/node_claim_partitions.h"
@@ -29,7 +30,6 @@
 #include "dra/device_pool.h"
 #include "dra/gpu_groups.h"
 #include "dra/health_streams.h"
-#include "dra/served_socket.h"
 #include "dra/slice_publisher.h"
 #include "k8s/client_config.h"
 #include "k8s/parallel_reader.h"
@@ -65,12 +65,8 @@ class ClaimServer {
                            .nvidia_checkpoint = settings.kubelet_dir + "/plugins/" +
                                                 std::string(dra::kDriverName) + "/checkpoint.json"}));
     server->serve();
-    // The kubelet finds the registration last.
-    for (const auto& path :
-         {server->service_path(), dra::registration_socket_path(settings.kubelet_dir + "/plugins_registry",
-                                                                std::string(dra::kDriverName))}) {
-      GPULET_TRY_ASSIGN(auto socket, dra::ServedSocket::open_socket(node.loop, node.grpc, path));
-      server->sockets_.push_back(std::move(socket));
+    if (!node.claim_sockets) {
+      GPULET_TRY_ASSIGN(node.claim_sockets, ClaimSockets::open_sockets(node));
     }
     server->registration_wait_ =
         node.loop.after(kRegistrationWait, [self = server.get()] { self->publish_first(true); });
@@ -99,7 +95,7 @@ class ClaimServer {
   ~ClaimServer() {
     relay_->close_relay();
     node_.claim_services->close_services();
-    while (!sockets_.empty()) sockets_.pop_back();  // the registration first
+    node_.claim_sockets.reset();
   }
   ClaimServer(const ClaimServer&) = delete;
 
@@ -161,17 +157,14 @@ class ClaimServer {
     });
   }
 
-  std::string service_path() const {
-    return dra::service_socket_path(node_.config.gpulet.kubelet_dir + "/plugins",
-                                    std::string(dra::kDriverName));
-  }
-
   void serve() {
     node_.claim_services->open_services(
-        node_.loop, {std::string(dra::kDriverName), service_path()},
+        node_.loop, claim_identity(node_),
         {.prepare =
              [this](const auto& claims, auto done) {
+               ++node_.claim_calls.begun;
                controller_->prepare_claims(claims, [this, done = std::move(done)](auto prepared) {
+                 ++node_.claim_calls.answered;
                  done(std::move(prepared));
                  node_.notify_allocated();
                  follow_shares();
@@ -180,7 +173,9 @@ class ClaimServer {
              },
          .unprepare =
              [this](const auto& claims) {
+               ++node_.claim_calls.begun;
                auto ended = controller_->unprepare_claims(claims);
+               ++node_.claim_calls.answered;
                node_.notify_allocated();
                follow_shares();
                return ended;
@@ -413,7 +408,6 @@ class ClaimServer {
   std::unique_ptr<k8s::ParallelReader> node_reader_;
   std::unique_ptr<dra::ClaimController> controller_;
   std::unique_ptr<dra::SlicePublisher> publisher_;
-  std::vector<std::unique_ptr<dra::ServedSocket>> sockets_;
   inventory::SnapshotPtr snapshot_;
   std::optional<DeviceFacts> facts_;
   std::string facts_key_;  // spec_inputs_key() of the newest reading
@@ -468,19 +462,26 @@ class ClaimComponent final : public Component {
     if (server_) server_->update_devices();
   }
 
-  // Also without gpulet.dra.enabled while claims are prepared: they are unprepared, and keep their GPUs.
   void begin_serving() {
     if (server_ || node_.is_config_pending) return;
-    const auto& settings = node_.config.gpulet.dra;
-    if (!settings.enabled && (!node_.client_config || !dra::RecordStore(settings.record_dir).has_records()))
-      return;
+    if (!wants_claims(node_)) return end_announcement();
     if (!node_.client_config || node_.client_config->node_name.empty()) {
       return log::error("gpulet.dra.enabled needs a cluster and the node's name (NODE_NAME)");
     }
     auto server = ClaimServer::serve_claims(node_, mps_);
-    if (!server) return log::error("claims are not served", server.error());
+    if (!server) {
+      end_announcement();
+      return log::error("claims are not served", server.error());
+    }
     server_ = std::move(*server);
     node_.serves_claims = true;
+  }
+
+  // Of before this agent served the node (Standby).
+  void end_announcement() {
+    if (!node_.claim_sockets) return;
+    node_.claim_services->close_services();
+    node_.claim_sockets.reset();
   }
 
   Node& node_;

@@ -111,6 +111,7 @@ void OperatorInterface::set_paths(const std::string& state_dir, const std::strin
 }
 
 void OperatorInterface::acquire_presence() {
+  if (presence_path(*state_dir_) == held_presence_) return;
   auto held = ProcessLock::acquire_lock(presence_path(*state_dir_));
   if (held) {
     presence_.emplace(std::move(*held));

@@ -92,6 +92,8 @@ class OperatorInterface {
                     std::function<void(const health::Evidence&)> send_evidence, std::uint64_t seed);
   OperatorInterface(const OperatorInterface&) = delete;
 
+  // This process holds the lock at `path` already.
+  void set_held_presence(std::string path) { held_presence_ = std::move(path); }
   // gpulet.stateDir and gpulet.healthFile. An empty directory disables lock and cordons, an empty file the
   // report.
   void set_paths(const std::string& state_dir, const std::string& health_file);
@@ -109,6 +111,7 @@ class OperatorInterface {
   health::HealthViewPtr view_;
   std::optional<HealthReportWriter> report_;
   std::optional<CordonWatcher> cordons_;
+  std::string held_presence_;
   std::optional<ProcessLock> presence_;
   Backoff backoff_;
   bool failure_logged_ = false;

@@ -33,7 +33,9 @@ class OperatorComponent final : public Component {
         operator_(
             node.loop, *node.reporter,
             [this](const health::Evidence& evidence) { node_.devices->submit_evidence(evidence); },
-            std::random_device{}()) {}
+            std::random_device{}()) {
+    if (node.presence) operator_.set_held_presence(*node.presence);
+  }
 
   void apply_config() override { set_paths(); }
   void attach_devices() override { set_paths(); }

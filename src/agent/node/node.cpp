@@ -2,8 +2,13 @@
 
 #include <signal.h>
 
+#include <utility>
+
+#include "agent/dra/claim_sockets.h"
 #include "agent/node/components.h"
 #include "agent/node/devices.h"
+#include "agent/node/standby.h"
+#include "agent/node/succession.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "config/load.h"
@@ -80,55 +85,149 @@ ConfigReloader& assemble_node(Node& node) {
 
 // Components stop within it, or are ended with us: less than the grace period of deploy/static.
 constexpr Duration kStopLimit = std::chrono::seconds(3);
+// The kubelet may have chosen this agent for a call right before the next one registered.
+constexpr Duration kQuietCalls = std::chrono::milliseconds(200);
+constexpr Duration kCallLimit = std::chrono::seconds(2);
 
 // The end of a node's agent, in order: where a Pod is replaced, the Node first says that none of its devices
-// is allocatable; then components that take time to stop do so; then the loop ends.
+// is allocatable; then the next agent registers for claims, and the calls in progress end; then components
+// that take time to stop do so; then the loop ends.
 class Shutdown {
  public:
-  explicit Shutdown(Node& node) : node_(node) {}
+  Shutdown(Node& node, Succession& succession) : node_(node), succession_(succession) {}
 
-  // Also skips the announcement when it is called again.
+  // Also skips what it waits for when it is called again.
   void begin();
 
  private:
   bool announce();
+  void hand_over();
+  void finish_calls();
   void stop_components();
 
   Node& node_;
+  Succession& succession_;
   std::unique_ptr<k8s::ShutdownAnnouncer> announcer_;
-  Subscription limit_;
+  bool is_begun_ = false, is_stopping_ = false;
+  Subscription quiet_, limit_;
 };
 
 void Shutdown::begin() {
-  if (!announce()) stop_components();
+  if (!succession_.is_serving()) return node_.loop.stop_loop();
+  if (std::exchange(is_begun_, true)) return stop_components();
+  if (!announce()) hand_over();
 }
 
 // A Pod is deleted because another one replaces it: no Pod must be bound to the node in between. A second
 // signal, and a service of a host, do not wait.
 bool Shutdown::announce() {
   const auto* agent = node_.devices->agent();
-  if (announcer_ || !node_.is_in_pod() || !node_.client_config || agent == nullptr) return false;
+  if (!node_.is_in_pod() || !node_.client_config || agent == nullptr) return false;
   std::vector<std::string> resources;
   for (const auto& offer : agent->offers()) resources.push_back(offer->resource.name.str());
   if (resources.empty()) return false;
   announcer_ = k8s::ShutdownAnnouncer::announce_shutdown(
       node_.loop, *node_.client_config, resources, [this] { node_.devices->close(); },
-      [this] { stop_components(); });
+      [this] { hand_over(); });
   return true;
 }
 
+// Claims are served until the kubelet knows the next agent, where there is one.
+void Shutdown::hand_over() {
+  if (is_stopping_) return;
+  succession_.hand_over([this](bool has_next) {
+    if (is_stopping_) return;
+    if (!has_next || !node_.serves_claims) return stop_components();
+    limit_ = node_.loop.after(kCallLimit, [this] { stop_components(); });
+    finish_calls();
+  });
+}
+
+// An answer needs a moment to leave the process.
+void Shutdown::finish_calls() {
+  quiet_ = node_.loop.after(kQuietCalls, [this, before = node_.claim_calls] {
+    const bool is_quiet = node_.claim_calls == before && before.begun == before.answered;
+    is_quiet ? stop_components() : finish_calls();
+  });
+}
+
 void Shutdown::stop_components() {
+  is_stopping_ = true;
+  quiet_.reset();
   limit_ = node_.loop.after(kStopLimit, [this] { node_.loop.stop_loop(); });
   node_.components.stop_all([this] { node_.loop.stop_loop(); });
 }
 
+// One agent: on standby while another one serves the node, then its components.
+class NodeRun {
+ public:
+  explicit NodeRun(Node& node)
+      : node_(node),
+        succession_(node.loop, node.sources.exporter ? std::string() : node.config.gpulet.state_dir,
+                    {.stand_by = [this] { standby_.emplace(node_); },
+                     .register_early = [this] { register_early(); },
+                     .serve = [this] { serve(); }}),
+        shutdown_(node, succession_) {}
+
+  void begin() { succession_.begin(); }
+  void on_signal(int signal) {
+    if (signal == SIGHUP) {
+      if (reloader_ != nullptr) reloader_->reload_config();
+      return;
+    }
+    log::info("stopping on a signal", {{"signal", signal}});
+    shutdown_.begin();
+  }
+  // The plugin's sockets are closed immediately; threads in a driver call end with the process.
+  void end() {
+    standby_.reset();
+    node_.components.destroy_all();
+    node_.claim_sockets.reset();
+    succession_.end();
+  }
+
+ private:
+  void register_early() {
+    standby_->register_claims([this] { succession_.finish_registration(); });
+  }
+
+  void serve() {
+    if (standby_) {
+      standby_.reset();
+      reload_sources();
+    }
+    node_.presence = succession_.owned_path();
+    reloader_ = &assemble_node(node_);
+    node_.components.start_all();
+  }
+
+  // The config file may have changed since the start.
+  void reload_sources() {
+    auto sources = node_.sources;
+    const auto read = config::read_config_file(sources);
+    auto loaded = read ? config::load(sources) : Result<config::LoadedConfig>(fail(read.error()));
+    if (!loaded) return log::warning("the configuration of the start stays in force", loaded.error());
+    node_.set_config(std::move(*loaded));
+  }
+
+  Node& node_;
+  Succession succession_;
+  Shutdown shutdown_;
+  std::optional<Standby> standby_;
+  ConfigReloader* reloader_ = nullptr;
+};
+
 }  // namespace
 
 Node::Node(config::Sources given, config::LoadedConfig loaded, std::string running_version)
-    : sources(std::move(given)),
-      version(std::move(running_version)),
-      config_text(config::print_yaml(loaded)),
-      is_config_pending(false) {
+    : sources(std::move(given)), version(std::move(running_version)), is_config_pending(false) {
+  set_config(std::move(loaded));
+}
+
+Node::~Node() = default;
+
+void Node::set_config(config::LoadedConfig loaded) {
+  config_text = config::print_yaml(loaded);
   config = std::move(loaded.config);
   is_config_pending = !config.node_config.directory.empty();
 }
@@ -156,24 +255,17 @@ void Node::fail_with(const Error& error) {
 Status run_node(config::Sources sources, config::LoadedConfig loaded, const std::string& version) {
   // Never destroyed but for its components: a thread may still sit in a driver call that never returns.
   auto& node = *new Node(std::move(sources), std::move(loaded), version);
-  auto& shutdown = *new Shutdown(node);
-  ConfigReloader* reloader = nullptr;
+  auto& run = *new NodeRun(node);
   // Before any other thread exists.
-  const auto signals =
-      SignalWatcher::watch_signals(node.loop, {SIGTERM, SIGINT, SIGQUIT, SIGHUP}, [&](int signal) {
-        if (signal == SIGHUP) return reloader->reload_config();
-        log::info("stopping on a signal", {{"signal", signal}});
-        shutdown.begin();
-      });
+  const auto signals = SignalWatcher::watch_signals(node.loop, {SIGTERM, SIGINT, SIGQUIT, SIGHUP},
+                                                    [&](int signal) { run.on_signal(signal); });
   if (!signals) return fail(signals.error());
   node.claim_services = dra::ClaimServices::make_services();
   node.grpc = device_plugin::start_grpc_thread(node.claim_services->added_services());
   connect_to_cluster(node);
-  reloader = &assemble_node(node);
-  node.components.start_all();
+  run.begin();
   node.loop.run_loop();
-  // The plugin's sockets are closed immediately; threads in a driver call end with the process.
-  node.components.destroy_all();
+  run.end();
   return node.result();
 }
 

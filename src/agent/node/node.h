@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -27,12 +28,20 @@ struct DevicePool;
 
 namespace gpulet::agent {
 
+class ClaimSockets;
 class Devices;
+
+// Prepares and unprepares.
+struct ClaimCalls {
+  std::uint32_t begun = 0, answered = 0;
+  friend bool operator==(const ClaimCalls&, const ClaimCalls&) = default;
+};
 
 // What the components of one node share, and how one reaches the others. Outlives them. Loop's thread only.
 class Node {
  public:
   Node(config::Sources sources, config::LoadedConfig loaded, std::string version);
+  ~Node();
   Node(const Node&) = delete;
 
   EpollLoop loop;
@@ -43,10 +52,13 @@ class Node {
   // The node's label chooses the config (config.node_config), and has not been read yet: no device is
   // offered.
   bool is_config_pending;
+  std::optional<std::string> presence;  // the path of agent.lock if it is held (node/succession.h)
   std::unique_ptr<NodeReporter> reporter;
   std::shared_ptr<dra::ClaimServices> claim_services;  // on the gRPC thread
   std::shared_ptr<const dra::DevicePool> claim_pool;   // offered by claims; null until claims are served
   bool serves_claims = false;                          // prepares claims; until the end once it does
+  std::unique_ptr<ClaimSockets> claim_sockets;         // null where claims are not served
+  ClaimCalls claim_calls;                              // of the kubelet
   partition::OfferSwitch offer_switch;                 // which side offers each GPU
   std::size_t published_claim_devices = 0;             // in the ResourceSlices that the API server shows
   std::shared_ptr<device_plugin::GrpcThread> grpc;     // never destroyed: its thread ends with the process
@@ -58,6 +70,7 @@ class Node {
   std::function<bool()> is_mig_busy;  // a MIG layout is read or applied; set and reset by its component
   ComponentList components;
 
+  void set_config(config::LoadedConfig loaded);
   // Whether the agent runs in a Pod, rather than as a service of its host.
   bool is_in_pod() const;
   // Calls on_state_changed() of every component, once in the next turn of the loop.
@@ -74,9 +87,10 @@ class Node {
 };
 
 // Runs until SIGTERM, SIGINT or SIGQUIT, and returns within 50 ms of it where nothing has to be announced to
-// a cluster. SIGHUP, and a change of the config file, load `sources` again. The process must end with _exit:
-// a thread may still be in a driver call that never returns. Errors: why the agent cannot go on: kUnavailable
-// or kUnsupported where there is no driver and failOnInitError is true.
+// a cluster or handed over. While another agent serves the node, it stands by (node/standby.h). SIGHUP, and a
+// change of the config file, load `sources` again. The process must end with _exit: a thread may still be in
+// a driver call that never returns. Errors: why the agent cannot go on: kUnavailable or kUnsupported where
+// there is no driver and failOnInitError is true.
 Status run_node(config::Sources sources, config::LoadedConfig loaded, const std::string& version);
 
 }  // namespace gpulet::agent

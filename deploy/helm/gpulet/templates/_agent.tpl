@@ -35,7 +35,11 @@ override the chart's own. (dict "root" . "pool" POOL)
   (dict "name" "FALLBACK_STRATEGIES" "value" (join "," $v.config.fallbackStrategies))) -}}
 {{- end -}}
 {{- if ne $v.kubeletRoot "/var/lib/kubelet" }}{{ $env = append $env (dict "name" "GPULET_KUBELET_DIR" "value" $v.kubeletRoot) }}{{ end -}}
-{{- if $v.dra.enabled }}{{ $env = append $env (dict "name" "GPULET_DRA" "value" "true") }}{{ end -}}
+{{- if $v.dra.enabled -}}
+{{- $env = concat $env (list
+  (dict "name" "GPULET_DRA" "value" "true")
+  (dict "name" "POD_UID" "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.uid")))) -}}
+{{- end -}}
 {{- if not $v.devicePlugin.enabled }}{{ $env = append $env (dict "name" "KUBELET_SOCKET" "value" "") }}{{ end -}}
 {{- if eq (toString $v.gfd.enabled) "false" }}{{ $env = append $env (dict "name" "GPULET_LABELS" "value" "none") }}{{ end -}}
 {{- if ge (int (default 0 $v.logVerbosity)) 4 }}{{ $env = append $env (dict "name" "GPULET_LOG_LEVEL" "value" "debug") }}{{ end -}}
@@ -97,9 +101,9 @@ spec:
       {{- with .poolName }}
       gpulet.io/pool: {{ . }}
       {{- end }}
-  {{- with $v.updateStrategy }}
+  {{- with include "gpulet.updateStrategy" $ }}
   updateStrategy:
-    {{- toYaml . | nindent 4 }}
+    {{- . | nindent 4 }}
   {{- end }}
   minReadySeconds: {{ $v.minReadySeconds }}
   template:
@@ -134,7 +138,7 @@ spec:
       # changes. docs/SECURITY.md lists what it permits.
       hostPID: true
       {{- end }}
-      {{- if or $v.devicePlugin.enableHostNetwork $v.gfd.enableHostNetwork $v.mps.enableHostNetwork }}
+      {{- if include "gpulet.hostNetwork" $ }}
       hostNetwork: true
       dnsPolicy: ClusterFirstWithHostNet
       {{- end }}

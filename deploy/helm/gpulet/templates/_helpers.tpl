@@ -184,6 +184,23 @@ hook, which the engine runs as root. The variable precedes the config files.
 {{- if or (include "gpulet.hostPID" .) (include "gpulet.wants" (list . "metrics.podUID" false)) (include "gpulet.given" (list . "POD_UID")) }}true{{ end -}}
 {{- end -}}
 
+{{/* "true" if the Pods use the host's network. */}}
+{{- define "gpulet.hostNetwork" -}}
+{{- if or .Values.devicePlugin.enableHostNetwork .Values.gfd.enableHostNetwork .Values.mps.enableHostNetwork }}true{{ end -}}
+{{- end -}}
+
+{{/* `updateStrategy`; with dra.gaplessUpdate the new Pod of a node starts before the old one ends. */}}
+{{- define "gpulet.updateStrategy" -}}
+{{- $strategy := deepCopy (.Values.updateStrategy | default dict) -}}
+{{- $rolling := $strategy.rollingUpdate | default dict -}}
+{{- $gapless := .Values.dra.gaplessUpdate -}}
+{{- if kindIs "invalid" $gapless }}{{ $gapless = not (include "gpulet.hostNetwork" .) }}{{ end -}}
+{{- if and .Values.dra.enabled $gapless (eq (default "RollingUpdate" $strategy.type) "RollingUpdate") (not (hasKey $rolling "maxSurge")) -}}
+{{- $_ := set $strategy "rollingUpdate" (dict "maxSurge" (default 1 $rolling.maxUnavailable) "maxUnavailable" 0) -}}
+{{- end -}}
+{{- with $strategy }}{{ toYaml . }}{{ end -}}
+{{- end -}}
+
 {{/* "true" if the agent sees the PIDs of the host. */}}
 {{- define "gpulet.hostPID" -}}
 {{- if or .Values.hostPID (and (include "gpulet.mps" .) .Values.mps.enableHostPID) }}true{{ end -}}

@@ -125,12 +125,12 @@ void PartitionKeeper::on_made(const std::string& uid, std::size_t device, const 
   if (record == nullptr) return advance(uid);
   auto& recorded = record->devices[device];
   if (made) {
-    recorded.uuid = *made;
+    const bool is_known = std::exchange(recorded.uuid, *made) == *made;
     auto& work = work_of(uid);
     work.verified.insert(device);
     work.error.reset();
     work.backoff.reset();
-    write(*record);
+    if (!is_known) write(*record);
     advance(uid);
     return ports_.changed();
   }

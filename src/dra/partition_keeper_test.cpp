@@ -3,6 +3,7 @@
 #include "dra/partition_keeper.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -265,6 +266,20 @@ TEST_F(PartitionKeeperTest, IsMadeForTheClaimAndRemovedAfterIt) {
   unprepare("b");
   EXPECT_EQ(instances(), "");
   EXPECT_TRUE(controller_->records().empty());
+}
+
+TEST_F(PartitionKeeperTest, NothingIsWrittenAgainByTheNextProcess) {
+  EXPECT_EQ(text_of(prepare("a")), "prepared");
+  const auto written = [&](const std::string& path) {
+    struct stat status{};
+    EXPECT_EQ(::stat(path.c_str(), &status), 0) << path;
+    return status.st_ino;
+  };
+  const std::string record = directory_ + "/claims/uid-a.json";
+  const auto before = std::pair(written(record), written(spec_path("a")));
+  start();
+  EXPECT_EQ(text_of(prepare("a")), "prepared");
+  EXPECT_EQ(std::pair(written(record), written(spec_path("a"))), before);
 }
 
 TEST_F(PartitionKeeperTest, OneThatOverlapsWaitsAndNamesTheHolder) {

@@ -91,7 +91,7 @@ Result<std::unique_ptr<ClaimController>> ClaimController::start_controller(Loop&
   for (const auto& [uid, record] : controller->records_) {
     if (record.ending) ending.push_back(uid);
   }
-  for (const auto& uid : ending) controller->partitions_.advance(uid);
+  for (const auto& uid : ending) controller->partitions_.resume_ending(uid);
   return controller;
 }
 

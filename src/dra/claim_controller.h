@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -140,6 +141,9 @@ class ClaimController {
   std::vector<UnpreparedClaim> unprepared_claims() const;
   // Whether the claim has a record only because a call of now prepares it.
   bool is_being_prepared(const std::string& uid) const;
+
+  // By GPU, what claims that have ended still have: a process holds it.
+  std::map<DeviceUuid, std::set<Partition>> held_partitions() const { return partitions_.held_partitions(); }
 
   const std::map<std::string, ClaimRecord>& records() const { return records_; }
   ClaimCounts counts() const;

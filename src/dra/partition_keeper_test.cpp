@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -314,16 +315,21 @@ TEST_F(PartitionKeeperTest, WhatIsHeldIsRemovedLater) {
   EXPECT_EQ(text_of(prepare("a")), "prepared");
   const auto state = sim_gpu_->current_state();
   sim_gpu_->add_holder(4711, state.instances[0].id, state.instances[0].compute[0].id);
+  EXPECT_TRUE(controller_->held_partitions().empty());
   unprepare("a");
   EXPECT_EQ(instances(), "1g.10gb at 0");
+  const std::map<DeviceUuid, std::set<Partition>> held = {{state.uuid, {{"1g.10gb", 19, {0, 1}}}}};
+  EXPECT_EQ(controller_->held_partitions(), held);
   const auto over = prepare("over");
   EXPECT_EQ(text_of(over), "waits");
   start();  // a restart knows it too
   EXPECT_EQ(instances(), "1g.10gb at 0");
+  EXPECT_EQ(controller_->held_partitions(), held);
   sim_gpu_->on_gpu([](sim::Gpu& gpu) { sim::remove_process(gpu, 4711); });
   wait(6s);
   EXPECT_EQ(instances(), "");
   EXPECT_FALSE(has_files("a"));
+  EXPECT_TRUE(controller_->held_partitions().empty());
 }
 
 TEST_F(PartitionKeeperTest, AClaimThatIsGoneLeavesNothing) {

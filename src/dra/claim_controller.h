@@ -169,6 +169,7 @@ class ClaimController {
   void on_deadline(std::uint64_t id);
   void finish(std::uint64_t id, Result<PreparedClaim> result);
   void remember_failure(const Preparation& preparation, const Error& error, bool has_ended);
+  void withdraw_answers(const ClaimName& claim);
   Status end_claim(const std::string& uid);
   Status forget_claim(const std::string& uid);
   void post_retry();

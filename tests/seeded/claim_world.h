@@ -91,6 +91,7 @@ class ClaimWorld {
   void damage_record();
   void update_devices();
   void publish();
+  bool is_shown(const std::vector<dra::ResourceSlice>& shown) const;
   void read_gpus() { seen_ = current_state(); }
   mig::State current_state() const;
   void settle();

@@ -37,7 +37,10 @@ std::optional<std::uint64_t> consumed_amount(const json& policy, std::optional<s
   const auto& range = json_member(policy, "validRange");
   const auto least = amount_of(range, "min").value_or(0), step = amount_of(range, "step").value_or(0);
   std::uint64_t amount = std::max(*wanted, least);
-  if (step != 0) amount = least + (amount - least + step - 1) / step * step;
+  if (const auto above = step == 0 ? 0 : (amount - least) % step; above != 0) {
+    if (amount > std::numeric_limits<std::uint64_t>::max() - (step - above)) return std::nullopt;
+    amount += step - above;
+  }
   if (const auto most = amount_of(range, "max"); most && amount > *most) return std::nullopt;
   return amount;
 }

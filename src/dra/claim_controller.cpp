@@ -91,7 +91,7 @@ Result<std::unique_ptr<ClaimController>> ClaimController::start_controller(Loop&
   for (const auto& [uid, record] : controller->records_) {
     if (record.ending) ending.push_back(uid);
   }
-  for (const auto& uid : ending) controller->partitions_.advance(uid);
+  for (const auto& uid : ending) controller->partitions_.resume_ending(uid);
   return controller;
 }
 
@@ -321,6 +321,10 @@ void ClaimController::finish(std::uint64_t id, Result<PreparedClaim> result) {
   counts_.prepare.count_result(error_code(result), loop_.now() - preparation.began);
   if (result) {
     unprepared_.erase(uid);
+    // What another call for the claim has recorded is not undone any more if that call fails.
+    for (const auto& [other, open] : preparations_) {
+      if (open->claim.uid == uid) open->recorded_here = false;
+    }
     log::info("claim prepared", {{"claim", preparation.claim.name_space + "/" + preparation.claim.name},
                                  {"uid", uid},
                                  {"devices", result->size()}});
@@ -328,7 +332,11 @@ void ClaimController::finish(std::uint64_t id, Result<PreparedClaim> result) {
     log::warning("claim not prepared", result.error(), {{"uid", uid}});
     remember_failure(preparation, result.error(), true);
     // A claim that failed holds no device.
-    if (preparation.recorded_here) {
+    const auto other = std::ranges::find_if(
+        preparations_, [&](const auto& entry) { return entry.second->claim.uid == uid; });
+    if (preparation.recorded_here && other != preparations_.end()) {
+      other->second->recorded_here = true;
+    } else if (preparation.recorded_here) {
       const auto undone = end_claim(uid);
       if (!undone) log::error("cannot undo the preparation of a claim", undone.error());
     }
@@ -371,6 +379,16 @@ bool ClaimController::is_being_prepared(const std::string& uid) const {
   });
 }
 
+// An answer that waits for other claims of its request does not say any more that the claim is prepared.
+void ClaimController::withdraw_answers(const ClaimName& claim) {
+  for (const auto& [id, preparation] : preparations_) {
+    const auto answer = preparation->batch->results.find(claim.uid);
+    if (answer != preparation->batch->results.end() && answer->second)
+      answer->second =
+          fail(Code::kFailedPrecondition, "the claim was unprepared meanwhile", claim_subject(claim));
+  }
+}
+
 std::map<std::string, Status> ClaimController::unprepare_claims(const std::vector<ClaimName>& claims) {
   std::map<std::string, Status> results;
   for (const auto& claim : claims) {
@@ -381,6 +399,7 @@ std::map<std::string, Status> ClaimController::unprepare_claims(const std::vecto
     for (const auto id : open) {
       finish(id, fail(Code::kFailedPrecondition, "the claim was unprepared meanwhile", claim_subject(claim)));
     }
+    withdraw_answers(claim);
     unprepared_.erase(claim.uid);
     const Time began = loop_.now();
     auto ended = end_claim(claim.uid);
@@ -430,17 +449,18 @@ void ClaimController::end_orphans() {
   for (const auto& [recorded, record] : records_) {
     if (record.ending) continue;
     if (record.name.empty()) continue;  // cannot be read; the kubelet unprepares it
-    source_.read_claim(
-        {record.name_space, record.name, recorded},
-        [this, uid = recorded, alive = lifetime_.watch()](Result<std::optional<std::string>> text) {
-          if (!alive || !text) return;
-          const auto claim =
-              *text ? parse_claim(**text, kDriverName) : Result<ResourceClaim>(ResourceClaim{});
-          if (!claim || claim->uid == uid) return;
-          const auto ended = end_claim(uid);
-          if (!ended) log::error("cannot end a claim that is gone", ended.error());
-          retry_waiting();
-        });
+    source_.read_claim({record.name_space, record.name, recorded},
+                       [this, uid = recorded, name_space = record.name_space, name = record.name,
+                        alive = lifetime_.watch()](Result<std::optional<std::string>> text) {
+                         if (!alive || !text) return;
+                         const auto claim = *text ? parse_claim(**text, kDriverName)
+                                                  : Result<ResourceClaim>(ResourceClaim{});
+                         if (!claim || claim->uid == uid) return;
+                         withdraw_answers({name_space, name, uid});
+                         const auto ended = end_claim(uid);
+                         if (!ended) log::error("cannot end a claim that is gone", ended.error());
+                         retry_waiting();
+                       });
   }
 }
 

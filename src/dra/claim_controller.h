@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -141,6 +142,9 @@ class ClaimController {
   // Whether the claim has a record only because a call of now prepares it.
   bool is_being_prepared(const std::string& uid) const;
 
+  // By GPU, what claims that have ended still have: a process holds it.
+  std::map<DeviceUuid, std::set<Partition>> held_partitions() const { return partitions_.held_partitions(); }
+
   const std::map<std::string, ClaimRecord>& records() const { return records_; }
   ClaimCounts counts() const;
 
@@ -165,6 +169,7 @@ class ClaimController {
   void on_deadline(std::uint64_t id);
   void finish(std::uint64_t id, Result<PreparedClaim> result);
   void remember_failure(const Preparation& preparation, const Error& error, bool has_ended);
+  void withdraw_answers(const ClaimName& claim);
   Status end_claim(const std::string& uid);
   Status forget_claim(const std::string& uid);
   void post_retry();

@@ -284,6 +284,41 @@ TEST_F(ClaimControllerTest, AnUnpreparedClaimIsNotPreparedLater) {
   EXPECT_FALSE(has_files("a"));
 }
 
+TEST_F(ClaimControllerTest, AnAnswerThatWaitsForOthersKnowsWhatWasUnprepared) {
+  prepare({"a"});
+  add_claim("c", "gpu-0");
+  const auto results = prepare({"b", "c"});
+  EXPECT_TRUE(has_files("b"));
+  EXPECT_FALSE(*results) << "the other one waits";
+  EXPECT_TRUE(controller_->unprepare_claims({named("b")}).begin()->second);
+  loop_.advance(41s);
+  ASSERT_TRUE(*results);
+  EXPECT_EQ(text_of((*results)->at("uid-b")), "claim team/b: the claim was unprepared meanwhile");
+  EXPECT_FALSE(has_files("b"));
+}
+
+TEST_F(ClaimControllerTest, ACallThatFailsUndoesNothingOfAnotherOne) {
+  for (const auto before : {39'990ms, 20'000ms}) {
+    SCOPED_TRACE(before.count());
+    daemons_.status = fail(Code::kUnavailable, "the MPS control daemon is starting");
+    add_mps_claim("m", "gpu-1");
+    const auto first = prepare({"m"});
+    loop_.advance(before);
+    if (before > 30s) daemons_.status = {};
+    const auto second = prepare({"m"});
+    loop_.advance(before > 30s ? Duration(10ms) : Duration(20s));
+    ASSERT_TRUE(*first);
+    EXPECT_EQ(daemons_.set.size(), 1u) << "the daemon of a call that goes on";
+    daemons_.status = {};
+    loop_.advance(3s);
+    ASSERT_TRUE(*second);
+    EXPECT_TRUE((*second)->at("uid-m")) << text_of((*second)->at("uid-m"));
+    EXPECT_TRUE(has_files("m"));
+    EXPECT_TRUE(controller_->unprepare_claims({named("m")}).begin()->second);
+    EXPECT_FALSE(has_files("m"));
+  }
+}
+
 TEST_F(ClaimControllerTest, AFailedClaimHoldsNothing) {
   // A directory where the document should be cannot be replaced.
   std::filesystem::create_directories(spec_path("a") + "/x");

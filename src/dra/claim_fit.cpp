@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -63,15 +64,27 @@ bool is_tolerated(const json& taint, const json* tolerations) {
   });
 }
 
-// "gpu.nvidia.com/xid=79"; empty if none keeps the request off.
-std::string find_taint(const SliceDevice& device, const json* tolerations) {
-  for (const auto& taint : json_member(*device.object, "taints")) {
-    const auto effect = json_text(json_member(taint, "effect"));
-    if ((effect != "NoSchedule" && effect != "NoExecute") || is_tolerated(taint, tolerations)) continue;
-    const auto value = json_text(json_member(taint, "value"));
-    return json_text(json_member(taint, "key")) + (value.empty() ? "" : "=" + value);
-  }
-  return "";
+// "gpu.nvidia.com/xid=79"; empty if it does not keep the request off.
+std::string taint_text(const json& taint, const json* tolerations) {
+  const auto effect = json_text(json_member(taint, "effect"));
+  if ((effect != "NoSchedule" && effect != "NoExecute") || is_tolerated(taint, tolerations)) return "";
+  const auto value = json_text(json_member(taint, "value"));
+  return json_text(json_member(taint, "key")) + (value.empty() ? "" : "=" + value);
+}
+
+// Without a selector, a DeviceTaintRule selects nothing; with an empty one, every device.
+bool selects_device(const json& rule, const SliceDevice& device) {
+  const auto& selector = json_member(json_member(rule, "spec"), "deviceSelector");
+  const auto has = [&](const char* field, const std::string& value) {
+    const auto& wanted = json_member(selector, field);
+    return wanted.is_null() || json_text(wanted) == value;
+  };
+  return selector.is_object() && has("driver", device.driver) && has("pool", device.pool) &&
+         has("device", device.name);
+}
+
+std::uint64_t capped_sum(std::uint64_t a, std::uint64_t b) {
+  return a + std::min(b, std::numeric_limits<std::uint64_t>::max() - a);
 }
 
 // How often each device can be allocated.
@@ -83,8 +96,10 @@ DeviceKey key_of(const SliceDevice& device) { return {device.driver, device.pool
 class ClaimExplainer {
  public:
   ClaimExplainer(const json& claim, const std::map<std::string, std::string>& classes,
-                 std::span<const std::string> slices, std::span<const std::string> claims)
+                 std::span<const std::string> slices, std::span<const std::string> claims,
+                 std::span<const std::string> taint_rules)
       : claim_(claim), classes_(classes) {
+    for (const auto& rule : taint_rules) taint_rules_.push_back(parse_json(rule));
     for (const auto& other : claims) read_holder(parse_json(other));
     for (const auto& slice : slices) slices_.push_back(parse_json(slice));
     read_devices();
@@ -188,7 +203,8 @@ class ClaimExplainer {
   }
   void add_consumption(const SliceDevice& device) {
     for_each_counter(device, [&](const std::string& set, const std::string& name, std::uint64_t value) {
-      consumed_[{device.driver, device.pool, set, name}] += value;
+      auto& sum = consumed_[{device.driver, device.pool, set, name}];
+      sum = capped_sum(sum, value);
     });
   }
   // "memory-slice-2 of gpu-0-counters"; empty if there is enough of each.
@@ -200,7 +216,7 @@ class ClaimExplainer {
           device.counter_sets, [&](const json* one) { return json_text(json_member(*one, "name")) == set; });
       if (used == consumed_.end() || named == device.counter_sets.end() || !spent.empty()) return;
       const auto& total = json_member(json_member(json_member(**named, "counters"), name.c_str()), "value");
-      if (used->second + value > parse_quantity_milli(json_text(total)).value_or(0))
+      if (capped_sum(used->second, value) > parse_quantity_milli(json_text(total)).value_or(0))
         spent = name + " of " + set;
     });
     return spent;
@@ -241,6 +257,21 @@ class ClaimExplainer {
     std::vector<std::string> parts;
     for (const auto& [pool, names] : by_pool) parts.push_back(text::join(names, ", ") + " of " + pool);
     return text::join(parts, "; ");
+  }
+
+  // "gpu.nvidia.com/xid=79", "example.com/off (DeviceTaintRule repair)"; empty if none keeps the request off.
+  std::string find_taint(const SliceDevice& device, const json* tolerations) const {
+    for (const auto& taint : json_member(*device.object, "taints")) {
+      if (auto text = taint_text(taint, tolerations); !text.empty()) return text;
+    }
+    for (const auto& rule : taint_rules_) {
+      if (!selects_device(rule, device)) continue;
+      const auto text = taint_text(json_member(json_member(rule, "spec"), "taint"), tolerations);
+      if (!text.empty())
+        return text + " (DeviceTaintRule " + json_text(json_member(json_member(rule, "metadata"), "name")) +
+               ")";
+    }
+    return "";
   }
 
   CapacityFit find_fit(const SliceDevice& device, const Wanted& wanted) const {
@@ -325,9 +356,11 @@ class ClaimExplainer {
     }
   }
 
-  // Of a constraint matchAttribute, for requests without alternatives.
+  // Of requests without alternatives.
   std::string judge_constraint(const json& constraint, const std::map<std::string, FreeDevices>& free) const {
-    const auto attribute = json_text(json_member(constraint, "matchAttribute"));
+    auto attribute = json_text(json_member(constraint, "matchAttribute"));
+    const bool is_distinct = attribute.empty();
+    if (is_distinct) attribute = json_text(json_member(constraint, "distinctAttribute"));
     if (attribute.empty()) return "";
     std::uint64_t needed = 0;
     FreeDevices candidates;
@@ -339,7 +372,7 @@ class ClaimExplainer {
                            });
       if (!applies) continue;
       if (alternatives.size() > 1 || wanted.all) return "";
-      needed += wanted.count;
+      needed = capped_sum(needed, wanted.count);
       merge_free(free.at(wanted.name), candidates);
     }
     std::map<std::string, std::uint64_t> groups;
@@ -350,6 +383,11 @@ class ClaimExplainer {
           find_device_value(*device->object, device->driver, "attributes", attribute.substr(0, slash),
                             slash == std::string::npos ? "" : attribute.substr(slash + 1));
       if (!value.is_null()) largest = std::max(largest, groups[value.dump()] += count);
+    }
+    if (is_distinct) {
+      if (groups.size() >= needed) return "";
+      return "of the free devices, at most " + std::to_string(groups.size()) + " of " +
+             std::to_string(needed) + " differ in " + attribute;
     }
     if (largest >= needed) return "";
     return "of the free devices, at most " + std::to_string(largest) + " of " + std::to_string(needed) +
@@ -369,7 +407,7 @@ class ClaimExplainer {
         if (reason.empty()) {
           failed.clear();
           merge_free(free[wanted.name], all);
-          if (!wanted.all && !wanted.admin) needed += wanted.count;
+          if (!wanted.all && !wanted.admin) needed = capped_sum(needed, wanted.count);
           break;
         }
         failed.push_back(std::move(reason));
@@ -393,7 +431,7 @@ class ClaimExplainer {
   }
 
   const json& claim_;
-  std::vector<json> slices_;
+  std::vector<json> slices_, taint_rules_;
   const std::map<std::string, std::string>& classes_;
   std::map<DeviceKey, std::string> holders_;    // of a whole device
   std::map<DeviceKey, CapacityAmounts> taken_;  // by shares
@@ -406,11 +444,12 @@ class ClaimExplainer {
 }  // namespace
 
 Result<ClaimFit> explain_claim_fit(std::string_view claim, const std::map<std::string, std::string>& classes,
-                                   std::span<const std::string> slices, std::span<const std::string> claims) {
+                                   std::span<const std::string> slices, std::span<const std::string> claims,
+                                   std::span<const std::string> taint_rules) {
   const auto parsed = parse_json(claim);
   if (!json_member(json_member(parsed, "spec"), "devices").is_object())
     return fail(Code::kInvalidArgument, "is not a ResourceClaim with requests for devices");
-  return ClaimExplainer(parsed, classes, slices, claims).explain_fit();
+  return ClaimExplainer(parsed, classes, slices, claims, taint_rules).explain_fit();
 }
 
 std::vector<PodRef> reserved_pods(const json& claim) {

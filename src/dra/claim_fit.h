@@ -1,8 +1,7 @@
 // Why a claim fits no node, as the scheduler's allocator decides it: selectors, taints, holders, counters and
 // constraints of the devices in the ResourceSlices, for people. Pure.
 //
-// A selector that is not read here (dra/device_selector.h) counts as met, and is named. Not judged: rules of
-// taints (DeviceTaintRule), and constraints distinctAttribute.
+// A selector that is not read here (dra/device_selector.h) counts as met, and is named.
 // Source: resource.k8s.io/v1 and k8s.io/dynamic-resource-allocation (Kubernetes 1.36).
 #pragma once
 
@@ -33,14 +32,15 @@ struct ClaimFit {
   std::string allocation;  // "gpu-0, gpu-1 of node-1"; empty if it is not allocated
   std::vector<PodRef> pods;
   std::vector<NodeFit> nodes;         // those that fit first, then by name; none if it is allocated
-  std::vector<std::string> unjudged;  // selectors that are not read here
+  std::vector<std::string> unjudged;  // selectors that are not read here, and what cannot be read
 };
 
 // The inputs are objects of the API server as JSON. `classes`: by name, those that exist. `slices`: of all
-// drivers; `claims`: of all namespaces. What is damaged in them is passed over. Errors: kInvalidArgument for
-// a claim that is none. Cost: O(devices × requests × selectors).
+// drivers; `claims`: of all namespaces; `taint_rules`: the DeviceTaintRules. What is damaged in them is
+// passed over. Errors: kInvalidArgument for a claim that is none. Cost: O(devices × requests × selectors).
 Result<ClaimFit> explain_claim_fit(std::string_view claim, const std::map<std::string, std::string>& classes,
-                                   std::span<const std::string> slices, std::span<const std::string> claims);
+                                   std::span<const std::string> slices, std::span<const std::string> claims,
+                                   std::span<const std::string> taint_rules = {});
 // The Pods that the claim is reserved for.
 std::vector<PodRef> reserved_pods(const nlohmann::json& claim);
 // The DeviceClasses that the claim's requests name; none where the text is no claim.

@@ -60,7 +60,9 @@ class ClaimFitTest : public testing::Test {
     std::vector<std::string> slices, claims;
     for (const auto& slice : slices_) slices.push_back(slice.dump());
     for (const auto& one : claims_) claims.push_back(one.dump());
-    auto fit = explain_claim_fit(claim.dump(), classes_, slices, claims);
+    std::vector<std::string> rules;
+    for (const auto& rule : taint_rules_) rules.push_back(rule.dump());
+    auto fit = explain_claim_fit(claim.dump(), classes_, slices, claims, rules);
     EXPECT_TRUE(fit);
     return std::move(*fit);
   }
@@ -79,7 +81,7 @@ class ClaimFitTest : public testing::Test {
   std::vector<json> slices_ = {fit_slice(
       "node-1",
       {fit_device("gpu-0"), fit_device("gpu-1"), fit_device("gpu-2", "gpu", "40Gi"), fit_device("gpu-3")})};
-  std::vector<json> claims_;
+  std::vector<json> claims_, taint_rules_;
 };
 
 TEST_F(ClaimFitTest, EachCauseIsNamed) {
@@ -163,6 +165,80 @@ TEST_F(ClaimFitTest, ConstraintsAndSeveralRequests) {
             "gpus/large: 8 of gpu.nvidia.com, or gpus/small: 1 of gpu.nvidia.com");
 }
 
+TEST_F(ClaimFitTest, RulesOfTaintsKeepOffToo) {
+  const json off = {{"key", "example.com/off"}, {"effect", "NoExecute"}};
+  const json tolerations = json::array({json{{"key", "example.com/off"}, {"operator", "Exists"}}});
+  const std::string by_rule = "example.com/off (DeviceTaintRule repair)";
+  const struct {
+    const char* what;
+    json selector, taint, request;
+    std::string reason;
+  } cases[] = {
+      {"one device",
+       {{"device", "gpu-0"}},
+       off,
+       exactly({{"count", 4}}),
+       "gpus: 3 free of 4: 1 tainted " + by_rule},
+      {"all of them", json::object(), off, exactly(), "gpus: 0 free of 1: 4 tainted " + by_rule},
+      {"of an administrator too", json::object(), off, exactly({{"adminAccess", true}}),
+       "gpus: 0 free of 1: 4 tainted " + by_rule},
+      {"no selector", nullptr, off, exactly({{"count", 4}}), ""},
+      {"the node's pool",
+       {{"driver", kFitDriver}, {"pool", "node-1"}},
+       off,
+       exactly(),
+       "gpus: 0 free of 1: 4 tainted " + by_rule},
+      {"another pool", {{"pool", "node-2"}}, off, exactly({{"count", 4}}), ""},
+      {"another driver", {{"driver", "x.com"}, {"device", "gpu-0"}}, off, exactly({{"count", 4}}), ""},
+      {"an effect that keeps nobody off", json::object(), {{"key", "a"}, {"effect", "None"}}, exactly(), ""},
+      {"tolerated", json::object(), off, exactly({{"tolerations", tolerations}}), ""},
+      {"an odd selector", 3, off, exactly(), ""},
+      {"an odd taint", json::object(), 3, exactly(), ""},
+  };
+  for (const auto& one : cases) {
+    taint_rules_ = {{{"metadata", {{"name", "repair"}}},
+                     {"spec", {{"deviceSelector", one.selector}, {"taint", one.taint}}}}};
+    EXPECT_EQ(reason(fit_claim({one.request})), one.reason) << one.what;
+  }
+}
+
+TEST_F(ClaimFitTest, DistinctAttributes) {
+  const struct {
+    const char* what;
+    std::vector<json> requests;
+    json constraint;
+    std::string reason;
+  } cases[] = {
+      {"two islands", {exactly({{"count", 2}})}, {{"distinctAttribute", "gpulet.io/island"}}, ""},
+      {"a third",
+       {exactly({{"count", 3}})},
+       {{"distinctAttribute", "gpulet.io/island"}},
+       "of the free devices, at most 2 of 3 differ in gpulet.io/island"},
+      {"of the driver's domain",
+       {exactly({{"count", 2}})},
+       {{"distinctAttribute", "gpu.nvidia.com/type"}},
+       "of the free devices, at most 1 of 2 differ in gpu.nvidia.com/type"},
+      {"an attribute that no device has",
+       {exactly()},
+       {{"distinctAttribute", "x.com/y"}},
+       "of the free devices, at most 0 of 1 differ in x.com/y"},
+      {"over two requests",
+       {exactly({{"count", 2}}), exactly({}, "more")},
+       {{"distinctAttribute", "gpulet.io/island"}},
+       "of the free devices, at most 2 of 3 differ in gpulet.io/island"},
+      {"only one of two",
+       {exactly({{"count", 2}}), exactly({}, "more")},
+       {{"requests", json::array({"gpus"})}, {"distinctAttribute", "gpulet.io/island"}},
+       ""},
+      {"the most that can be asked for",
+       {exactly({{"count", UINT64_MAX}, {"adminAccess", true}}), exactly({}, "more")},
+       json::object(),
+       "gpus: 4 free of 18446744073709551615: only 4 match"},
+  };
+  for (const auto& one : cases)
+    EXPECT_EQ(reason(fit_claim(one.requests, {one.constraint})), one.reason) << one.what;
+}
+
 json shared_device(const std::string& name, const std::string& shares = "") {
   json device = fit_device(name);
   const auto policy = [](const char* standard, const char* least, const std::string& most, const char* step) {
@@ -215,6 +291,18 @@ TEST_F(ClaimFitTest, SharesFitAsFarAsTheirCapacityGoes) {
   json large = capacity_request({{"memory", "50Gi"}}), small = capacity_request({{"memory", "30Gi"}});
   small["name"] = "more";
   EXPECT_EQ(reason(fit_claim({large, small})), "");
+}
+
+TEST_F(ClaimFitTest, AnEndlessStepIsNoSmallOne) {
+  json device = shared_device("gpu-0");
+  auto& policy = device["capacity"]["memory"]["requestPolicy"];
+  policy["validRange"]["step"] = "18446744073709551";
+  policy["validRange"].erase("max");
+  slices_ = {fit_slice("node-1", {device})};
+  EXPECT_EQ(reason(fit_claim({capacity_request({{"memory", "2Mi"}})})),
+            "gpus: 0 free of 1: 1 with too little free of memory");
+  EXPECT_EQ(reason(fit_claim({capacity_request({{"memory", "18446744073709550"}})})),
+            "gpus: 0 free of 1: 1 with too little free of memory");
 }
 
 TEST_F(ClaimFitTest, ACountOfSharesIsSpent) {

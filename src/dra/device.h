@@ -88,6 +88,8 @@ inline constexpr std::string_view kLostTaint = "gpu.nvidia.com/gpu-lost";
 inline constexpr std::string_view kUnmonitoredTaint = "gpu.nvidia.com/unmonitored";
 inline constexpr std::string_view kFaultTaint = "gpulet.io/fault";  // its value is the fault class
 
+inline constexpr std::string_view kInstanceHeldTaint = "gpulet.io/instance-held";
+
 // One taint for each open fault: NoSchedule for one that withdraws the device, None for one that only flags
 // it. Without duplicates, in a stable order, at most kMaxTaints with the NoSchedule ones first. A device that
 // is not allocatable has at least one NoSchedule taint, a healthy device has none. Pure.

@@ -121,6 +121,25 @@ struct GpuPartitions {
     }
   }
 
+  // What the partitions that are held take.
+  static Counters held_counters(const DynamicGpu& dynamic) {
+    Counters held;
+    for (const auto& partition : dynamic.held) {
+      const auto profile = std::ranges::find(dynamic.profiles, partition.profile_id, &mig::Profile::id);
+      if (profile == dynamic.profiles.end()) continue;
+      for (const auto& [name, value] : partition_counters(*profile, partition.placement)) held[name] += value;
+    }
+    return held;
+  }
+  bool fits_beside(const Counters& wanted, const Counters& held) const {
+    return std::ranges::all_of(wanted, [&](const auto& counter) {
+      const auto& [name, value] = counter;
+      const auto taken_of = held.find(name);
+      const auto total = counters.find(name);
+      return taken_of == held.end() || (total != counters.end() && value + taken_of->second <= total->second);
+    });
+  }
+
   const Partition* find_overlap(const Partition& partition) const {
     const auto found =
         std::ranges::find_if(taken, [&](const Partition& other) { return partition.overlaps(other); });
@@ -248,6 +267,7 @@ class PoolBuilder {
         add_note(gpu.uuid.str() + " as " + name, "has no such MIG profile");
     }
     pool_.counter_sets.push_back({counter_set_name(gpu), partitions.counters});
+    const auto held = GpuPartitions::held_counters(dynamic);
     for (const auto& [partition, profile] : partitions.allowed) {
       MigDevice mig;
       mig.profile = profile->name;
@@ -272,6 +292,9 @@ class PoolBuilder {
         }
         auto counters = partition_counters(*profile, partition.placement);
         std::erase_if(counters, [](const auto& counter) { return counter.second == 0; });
+        auto& taints = offered.device.taints;
+        if (!partitions.fits_beside(counters, held) && taints.size() < kMaxTaints)
+          taints.push_back({std::string(kInstanceHeldTaint), "true", TaintEffect::kNoSchedule});
         offered.device.consumes = {{counter_set_name(gpu), std::move(counters)}};
       }
       add_device(std::move(offered));

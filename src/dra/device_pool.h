@@ -37,6 +37,7 @@ struct DynamicGpu {
   std::vector<mig::Profile> profiles = {};  // all that the GPU has; empty: not known yet
   std::set<Partition> made = {};            // for claims, whether they are there yet or not
   std::set<DeviceUuid> removed = {};        // MIG devices that are gone, though the snapshot may have them
+  std::set<Partition> held = {};            // of `made`: of ended claims, and cannot be removed now
 };
 
 struct PoolInput {
@@ -84,7 +85,8 @@ struct DevicePool {
 //
 // Of a dynamic GPU, the MIG devices of other programs take their part of the counters. One that is exactly an
 // allowed partition is offered without counters; partitions that overlap another program's are left out. The
-// placements that overlap the fewest others come first. Pure.
+// placements that overlap the fewest others come first. The partitions that cannot be made beside those that
+// are held have the taint kInstanceHeldTaint. Pure.
 DevicePool make_device_pool(const PoolInput& input);
 
 // The devices of these GPUs, and the counter sets that they consume.

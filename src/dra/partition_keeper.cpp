@@ -125,12 +125,12 @@ void PartitionKeeper::on_made(const std::string& uid, std::size_t device, const 
   if (record == nullptr) return advance(uid);
   auto& recorded = record->devices[device];
   if (made) {
-    recorded.uuid = *made;
+    const bool is_known = std::exchange(recorded.uuid, *made) == *made;
     auto& work = work_of(uid);
     work.verified.insert(device);
     work.error.reset();
     work.backoff.reset();
-    write(*record);
+    if (!is_known) write(*record);
     advance(uid);
     return ports_.changed();
   }
@@ -171,9 +171,28 @@ void PartitionKeeper::on_error(const std::string& uid, const Error& error) {
   if (is_ending && (!work.error || work.error->full_message() != error.full_message()))
     log::warning("a MIG device of a claim that has ended stays for now", error, {{"uid", uid}});
   work.error = error;
+  work.is_held |= is_ending;
   if (is_ending || passes_by_itself(error.code()))
     work.retry = ports_.loop.after(work.backoff.next_delay(), [this, uid] { advance(std::string(uid)); });
   ports_.changed();
+}
+
+void PartitionKeeper::resume_ending(const std::string& uid) {
+  work_of(uid).is_held = true;
+  advance(uid);
+}
+
+std::map<DeviceUuid, std::set<Partition>> PartitionKeeper::held_partitions() const {
+  std::map<DeviceUuid, std::set<Partition>> held;
+  for (const auto& [uid, work] : works_) {
+    const auto* record = work.is_held ? ports_.find_record(uid) : nullptr;
+    if (record == nullptr || !record->ending) continue;
+    for (const auto& device : record->devices) {
+      if (device.partition && device.partition->made)
+        held[device.partition->gpu].insert(device.partition->partition);
+    }
+  }
+  return held;
 }
 
 void PartitionKeeper::retry_waiting() {

@@ -40,6 +40,11 @@ class PartitionKeeper {
   Status check_partitions(const std::string& uid);
   // Goes on with a record: one that is ending may be gone when it returns.
   void advance(const std::string& uid);
+  // As advance(), of a record that an earlier process was ending: probably its partitions could not be
+  // removed.
+  void resume_ending(const std::string& uid);
+  // The partitions of ending records that could not be removed so far, by GPU.
+  std::map<DeviceUuid, std::set<Partition>> held_partitions() const;
   // Whatever waits is tried now.
   void retry_waiting();
   // The calls that are in progress will not be answered.
@@ -51,6 +56,7 @@ class PartitionKeeper {
     std::uint64_t call = 0;            // the newest one; answers of others are dropped
     std::set<std::size_t> verified{};  // devices that this process has made or found
     std::optional<Error> error{};
+    bool is_held = false;  // ending, and not removed at the first attempt
     Backoff backoff;
     Subscription retry{};
   };

@@ -3,12 +3,14 @@
 #include "dra/partition_keeper.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -267,6 +269,20 @@ TEST_F(PartitionKeeperTest, IsMadeForTheClaimAndRemovedAfterIt) {
   EXPECT_TRUE(controller_->records().empty());
 }
 
+TEST_F(PartitionKeeperTest, NothingIsWrittenAgainByTheNextProcess) {
+  EXPECT_EQ(text_of(prepare("a")), "prepared");
+  const auto written = [&](const std::string& path) {
+    struct stat status{};
+    EXPECT_EQ(::stat(path.c_str(), &status), 0) << path;
+    return status.st_ino;
+  };
+  const std::string record = directory_ + "/claims/uid-a.json";
+  const auto before = std::pair(written(record), written(spec_path("a")));
+  start();
+  EXPECT_EQ(text_of(prepare("a")), "prepared");
+  EXPECT_EQ(std::pair(written(record), written(spec_path("a"))), before);
+}
+
 TEST_F(PartitionKeeperTest, OneThatOverlapsWaitsAndNamesTheHolder) {
   EXPECT_EQ(text_of(prepare("a")), "prepared");
   auto over = prepare("over");
@@ -299,16 +315,21 @@ TEST_F(PartitionKeeperTest, WhatIsHeldIsRemovedLater) {
   EXPECT_EQ(text_of(prepare("a")), "prepared");
   const auto state = sim_gpu_->current_state();
   sim_gpu_->add_holder(4711, state.instances[0].id, state.instances[0].compute[0].id);
+  EXPECT_TRUE(controller_->held_partitions().empty());
   unprepare("a");
   EXPECT_EQ(instances(), "1g.10gb at 0");
+  const std::map<DeviceUuid, std::set<Partition>> held = {{state.uuid, {{"1g.10gb", 19, {0, 1}}}}};
+  EXPECT_EQ(controller_->held_partitions(), held);
   const auto over = prepare("over");
   EXPECT_EQ(text_of(over), "waits");
   start();  // a restart knows it too
   EXPECT_EQ(instances(), "1g.10gb at 0");
+  EXPECT_EQ(controller_->held_partitions(), held);
   sim_gpu_->on_gpu([](sim::Gpu& gpu) { sim::remove_process(gpu, 4711); });
   wait(6s);
   EXPECT_EQ(instances(), "");
   EXPECT_FALSE(has_files("a"));
+  EXPECT_TRUE(controller_->held_partitions().empty());
 }
 
 TEST_F(PartitionKeeperTest, AClaimThatIsGoneLeavesNothing) {

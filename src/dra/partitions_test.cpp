@@ -12,6 +12,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/text.h"
 #include "dra/claim_preparation.h"
 #include "dra/device_health.h"
 #include "dra/device_pool.h"
@@ -155,6 +156,45 @@ TEST(Partitions, WhatOthersHaveIsNotOffered) {
   dynamic.made.clear();
   dynamic.removed = {of_others.uuid, same.uuid};
   EXPECT_EQ(pool_of(make_mig_gpu(0, {of_others, same}), dynamic).devices, empty.devices);
+}
+
+TEST(Partitions, WhatAnEndedClaimStillHasTaintsWhatItKeepsOff) {
+  const Partition small{"1g.10gb", 19, {0, 1}}, upper{"3g.40gb", 9, {4, 4}}, lower{"4g.40gb", 5, {0, 4}},
+      media{"1g.10gb+me", 20, {6, 1}};
+  const struct {
+    const char* what;
+    std::set<Partition> held;
+    std::string tainted;
+  } cases[] = {
+      {"nothing", {}, ""},
+      {"a small one", {small}, "1g.10gb at 0, 1g.10gb+me at 0, 3g.40gb at 0-3, 4g.40gb at 0-3"},
+      {"the upper half",
+       {upper},
+       "1g.10gb at 4, 1g.10gb at 5, 1g.10gb at 6, 1g.10gb+me at 4, "
+       "1g.10gb+me at 5, 1g.10gb+me at 6, 3g.40gb at 4-7"},
+      {"the engines that only one can have",
+       {media},
+       "1g.10gb at 6, 1g.10gb+me at 0, 1g.10gb+me at 1, 1g.10gb+me at 2, 1g.10gb+me at 3, 1g.10gb+me at 4, "
+       "1g.10gb+me at 5, 1g.10gb+me at 6, 3g.40gb at 4-7"},
+      {"two that leave one slice",
+       {upper, {"2g.20gb", 14, {0, 2}}, {"1g.10gb", 19, {2, 1}}},
+       "1g.10gb at 0, 1g.10gb at 1, 1g.10gb at 2, 1g.10gb at 4, 1g.10gb at 5, 1g.10gb at 6, 1g.10gb+me at 0, "
+       "1g.10gb+me at 1, 1g.10gb+me at 2, 1g.10gb+me at 4, 1g.10gb+me at 5, 1g.10gb+me at 6, 3g.40gb at 0-3, "
+       "3g.40gb at 4-7, 4g.40gb at 0-3"},
+  };
+  for (const auto& one : cases) {
+    auto dynamic = dynamic_gpu("hgx-h100", {"1g.10gb", "1g.10gb+me", "3g.40gb", "4g.40gb"});
+    dynamic.held = dynamic.made = one.held;
+    std::set<std::string> tainted;
+    for (const auto& offered : pool_of(make_mig_gpu(0), dynamic).devices) {
+      if (offered.device.taints.empty()) continue;
+      EXPECT_EQ(offered.device.taints,
+                (std::vector<DeviceTaint>{{"gpulet.io/instance-held", "true", TaintEffect::kNoSchedule}}));
+      tainted.insert(partition_text(*offered.partition));
+    }
+    EXPECT_EQ(text::join(std::vector<std::string>(tainted.begin(), tainted.end()), ", "), one.tainted)
+        << one.what;
+  }
 }
 
 constexpr const char* kPlannedUid = "uid-1";

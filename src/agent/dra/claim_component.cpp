@@ -110,7 +110,8 @@ class ClaimServer {
     std::string key = spec_inputs_key(*snapshot_, node_.config);
     if (std::exchange(facts_key_, key) != key) read_facts();
     if (!facts_) return;
-    auto dynamic = partitions_.dynamic_gpus(*snapshot_, node_.config, node_.labels, controller_->records());
+    auto dynamic = partitions_.dynamic_gpus(*snapshot_, node_.config, node_.labels, controller_->records(),
+                                            controller_->held_partitions());
     // What an earlier process has published stays until the profiles are known.
     const bool is_known =
         std::ranges::none_of(dynamic, [](const auto& gpu) { return gpu.second.profiles.empty(); });

@@ -77,7 +77,9 @@ void NodeClaimPartitions::remove_partition(const DeviceUuid& gpu, const dra::Par
         if (!alive) return;
         if (removed && !uuid.empty()) removed_.insert(uuid);
         done(removed ? Status() : fail(removed.error()));
-        if (alive && removed) notify_changed();
+        if (!alive) return;
+        if (removed) return notify_changed();
+        ports_.changed();  // what cannot be made beside it
       });
 }
 
@@ -88,8 +90,8 @@ void NodeClaimPartitions::notify_changed() {
 
 std::map<DeviceUuid, dra::DynamicGpu> NodeClaimPartitions::dynamic_gpus(
     const inventory::Snapshot& snapshot, const config::Config& config,
-    const std::map<std::string, std::string>& labels,
-    const std::map<std::string, dra::ClaimRecord>& records) {
+    const std::map<std::string, std::string>& labels, const std::map<std::string, dra::ClaimRecord>& records,
+    const std::map<DeviceUuid, std::set<dra::Partition>>& staying) {
   auto dynamic = agent::dynamic_gpus(snapshot, config, labels, records);
   std::set<DeviceUuid> present;
   for (const auto& gpu : snapshot.gpus) {
@@ -98,6 +100,7 @@ std::map<DeviceUuid, dra::DynamicGpu> NodeClaimPartitions::dynamic_gpus(
   std::erase_if(removed_, [&](const DeviceUuid& uuid) { return !present.contains(uuid); });
   for (auto& [uuid, one] : dynamic) {
     one.removed = removed_;
+    if (const auto of_gpu = staying.find(uuid); of_gpu != staying.end()) one.held = of_gpu->second;
     const auto known = profiles_.find(uuid);
     if (known != profiles_.end()) {
       one.profiles = known->second;

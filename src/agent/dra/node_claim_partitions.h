@@ -26,7 +26,7 @@ struct ClaimPartitionsPorts {
   Loop& loop;
   std::function<NvmlDriver*()> driver;    // null while there is none
   std::function<void()> request_reading;  // of the GPUs
-  // More is known, or a MIG device has come or gone. Called from the loop.
+  // More is known, a MIG device has come or gone, or one could not be removed. Called from the loop.
   std::function<void()> changed;
 };
 
@@ -42,11 +42,13 @@ class NodeClaimPartitions final : public dra::ClaimPartitions {
   void remove_partition(const DeviceUuid& gpu, const dra::Partition& partition, const DeviceUuid& uuid,
                         std::function<void(Status)> done) override;
 
-  // The GPUs whose rules make MIG devices for claims; reads the profiles that are not known yet.
-  std::map<DeviceUuid, dra::DynamicGpu> dynamic_gpus(const inventory::Snapshot& snapshot,
-                                                     const config::Config& config,
-                                                     const std::map<std::string, std::string>& labels,
-                                                     const std::map<std::string, dra::ClaimRecord>& records);
+  // The GPUs whose rules make MIG devices for claims; reads the profiles that are not known yet. `staying`:
+  // ClaimController::held_partitions().
+  std::map<DeviceUuid, dra::DynamicGpu> dynamic_gpus(
+      const inventory::Snapshot& snapshot, const config::Config& config,
+      const std::map<std::string, std::string>& labels,
+      const std::map<std::string, dra::ClaimRecord>& records,
+      const std::map<DeviceUuid, std::set<dra::Partition>>& staying);
   void restart_calls();
 
  private:

@@ -51,7 +51,7 @@ class NodeClaimPartitionsTest : public testing::Test {
   }
   std::map<DeviceUuid, dra::DynamicGpu> dynamic(const std::map<std::string, dra::ClaimRecord>& records = {}) {
     std::map<DeviceUuid, dra::DynamicGpu> found;
-    thread_.run_on_loop([&] { found = partitions_->dynamic_gpus(snapshot_, config_, {}, records); });
+    thread_.run_on_loop([&] { found = partitions_->dynamic_gpus(snapshot_, config_, {}, records, held_); });
     return found;
   }
   Result<DeviceUuid> make() {
@@ -67,6 +67,7 @@ class NodeClaimPartitionsTest : public testing::Test {
   std::unique_ptr<NodeClaimPartitions> partitions_;
   nvml::Collected<int> changes_;
   int readings_ = 0;
+  std::map<DeviceUuid, std::set<dra::Partition>> held_;
   bool has_driver_ = true;
   config::Config config_;
   inventory::Snapshot snapshot_;

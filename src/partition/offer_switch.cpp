@@ -55,7 +55,7 @@ void OfferSwitch::enter_stage(const DeviceUuid& gpu, OfferStage stage, Time now)
     reason = "is offered by claims when the device plugin's Pods are known";
   if (stage == OfferStage::kLeavingClaims) reason = kUntilUnpublished;
   if (stage == OfferStage::kDevicePlugin || stage == OfferStage::kClaims) move.is_new = false;
-  offer = {stage, std::move(reason)};
+  offer = {stage, std::move(reason), stage == OfferStage::kLeavingClaims && move.is_new};
 }
 
 void OfferSwitch::set_wanted(const std::map<DeviceUuid, OfferSide>& wanted, bool claims_served, Time now) {
@@ -129,6 +129,8 @@ bool OfferSwitch::apply_reading(const ClaimReading& reading, Time now) {
       enter_stage(gpu, OfferStage::kClaims, now);
     if (offer.stage != OfferStage::kLeavingClaims) continue;
     const auto holder = reading.holders.find(gpu);
+    if (is_published || reading.seen.contains(gpu))
+      move.is_new = offer.may_be_plugins = false;  // an earlier process offered it by claims
     if (!reading.published || is_published) {
       move.unpublished.reset();
       offer.reason = kUntilUnpublished;

@@ -29,6 +29,9 @@ enum class OfferStage {
 struct GpuOffer {
   OfferStage stage = OfferStage::kDevicePlugin;
   std::string reason = {};  // what it waits for: "moves to claims when Pod default/a ends"; empty if nothing
+  // kLeavingClaims: no claim may be prepared, as a Pod of the device plugin of an earlier process may hold
+  // it.
+  bool may_be_plugins = false;
   friend bool operator==(const GpuOffer&, const GpuOffer&) = default;
 };
 // A GPU that is not in it is the device plugin's.
@@ -58,6 +61,7 @@ struct ClaimReading {
   // GPUs in the node's ResourceSlices, as the API server has them; nullopt: unknown, or a write is pending.
   std::optional<std::set<DeviceUuid>> published;
   std::map<DeviceUuid, std::string> holders;  // by GPU: "claim default/a", without an admin's access
+  std::set<DeviceUuid> seen{};                // GPUs in them as last seen, whether or not a write is pending
 };
 
 // An Allocate that was in progress when a device left the list is answered, and in the kubelet's List, within

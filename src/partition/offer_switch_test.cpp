@@ -100,6 +100,19 @@ TEST_F(OfferSwitchTest, ANewGpuOfTheDevicePluginWaitsForTheSlices) {
   EXPECT_EQ(stage(), kDevicePlugin);
 }
 
+TEST_F(OfferSwitchTest, ANewGpuMayBeHeldByAPodOfTheDevicePluginUntilTheSlicesShowIt) {
+  want(OfferSide::kDevicePlugin, 0s);
+  EXPECT_TRUE(offer_of(switch_.offers(), kGpu).may_be_plugins);
+  read_claims(1s, {.published = std::nullopt, .holders = {}});
+  EXPECT_TRUE(offer_of(switch_.offers(), kGpu).may_be_plugins) << "unknown";
+  EXPECT_TRUE(read_claims(2s, {.published = std::nullopt, .holders = {}, .seen = {kGpu}}));
+  EXPECT_FALSE(offer_of(switch_.offers(), kGpu).may_be_plugins) << "an earlier process offered it by claims";
+  read_claims(3s);
+  EXPECT_EQ(stage(), kLeavingClaims) << "a claim may have got it";
+  read_claims(3s + kClaimSettle);
+  EXPECT_EQ(stage(), kDevicePlugin);
+}
+
 TEST_F(OfferSwitchTest, ToClaims) {
   want(OfferSide::kDevicePlugin, 0s, false);
   want(OfferSide::kClaims, 1min);

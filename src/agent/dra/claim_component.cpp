@@ -257,7 +257,8 @@ class ClaimServer {
     claim_timer_.reset();
     if (!snapshot_ || (!offers.has_stage(kLeavingClaims) && !offers.has_stage(kEnteringClaims))) return false;
     partition::ClaimReading reading{.published = std::nullopt,
-                                    .holders = claim_holders(controller_->records(), *snapshot_)};
+                                    .holders = claim_holders(controller_->records(), *snapshot_),
+                                    .seen = dra::shown_gpus(publisher_->shown_slices())};
     if (publisher_->is_settled()) reading.published = dra::shown_gpus(publisher_->shown_slices());
     const bool is_changed = node_.offer_switch.apply_reading(reading, node_.loop.now());
     if (offers.has_stage(kLeavingClaims)) {

@@ -74,7 +74,7 @@ std::map<DeviceUuid, std::string> withheld_gpus(const dra::DevicePool& pool,
     if (offer.stage == partition::OfferStage::kDevicePlugin) {
       withheld.emplace(offered.gpu_uuid, "is offered by the device plugin");
     } else if (offer.stage == partition::OfferStage::kLeavingDevicePlugin ||
-               offer.stage == partition::OfferStage::kEnteringClaims) {
+               offer.stage == partition::OfferStage::kEnteringClaims || offer.may_be_plugins) {
       withheld.emplace(offered.gpu_uuid, offer.reason);
     }
   }

@@ -22,6 +22,9 @@
 
 namespace gpulet::seeded {
 
+inline constexpr unsigned kHoldingProcess = 4711;
+inline constexpr std::size_t kDynamicGpu = 0, kStaticGpu = 1, kSharedGpu = 2;  // the others are whole
+
 // Calls the simulated driver from the loop, for one process of the agent.
 class StormPartitions final : public dra::ClaimPartitions {
  public:
@@ -46,7 +49,6 @@ class StormPartitions final : public dra::ClaimPartitions {
  private:
   template <class Answer>
   void run(std::function<Answer(mig::Hardware&)> work, std::function<void(Answer)> done);
-
   Loop& loop_;
   mig::SimHardware& gpu_;
   std::size_t changes_ = 0;
@@ -85,6 +87,8 @@ class ClaimWorld {
   std::size_t any(std::size_t below) { return random_() % below; }
   bool chance(std::size_t one_in) { return any(one_in) == 0; }
 
+  void change_claims(std::size_t step);
+  void change_node(std::size_t step);
   void start();
   void restart(bool runs_tasks);
   void restart_unchanged();

@@ -20,6 +20,7 @@
 
 #include "agent/health/operator_interface.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "dra/served_socket.h"
 #include "dra/test_slice_store.h"
 #include "proto/dra_v1.grpc.pb.h"
@@ -97,7 +98,9 @@ class SimClaimUpdate : public NodeTest {
     const auto port = listening == std::string::npos ? listening : log.find("\"port\":", listening);
     if (port == std::string::npos) return false;
     const auto digits = log.find_first_of("0123456789", port);
-    return http_get(std::atoi(log.c_str() + digits), "/readyz").status == 200;
+    const auto end = log.find_first_not_of("0123456789", digits);
+    const auto number = text::parse_unsigned(log.substr(digits, end - digits));
+    return number && http_get(static_cast<int>(*number), "/readyz").status == 200;
   }
   std::size_t slice_devices() {
     const std::string shown = slices_.devices();

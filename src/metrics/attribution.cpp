@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <optional>
 #include <set>
 
 #include "base/file.h"
@@ -226,14 +227,18 @@ Result<PodByUid> read_pod_uids(const std::string& directory) {
 
 CgroupsByPid read_cgroups(const GpuSample& gpu, const std::string& proc) {
   CgroupsByPid found;
-  const auto own = read_file(proc + "/self/cgroup", kMaxCgroupBytes);
+  std::optional<Result<std::string>> own;  // read for the first process: an idle GPU costs nothing
+  const auto is_own = [&](const std::string& cgroups) {
+    if (!own) own = read_file(proc + "/self/cgroup", kMaxCgroupBytes);
+    return *own && cgroups == **own;
+  };
   const auto read = [&](const std::vector<ProcessSample>& processes) {
     for (const auto& process : processes) {
       if (found.contains(process.pid)) continue;
       const auto cgroups = read_file(proc + "/" + std::to_string(process.pid) + "/cgroup", kMaxCgroupBytes);
       if (!cgroups) continue;
       auto uids = pod_uids(*cgroups);
-      if (!uids.empty() || !own || *cgroups != *own) found[process.pid] = std::move(uids);
+      if (!uids.empty() || !is_own(*cgroups)) found[process.pid] = std::move(uids);
     }
   };
   read(gpu.processes);

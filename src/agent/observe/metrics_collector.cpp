@@ -165,9 +165,13 @@ metrics::Aggregator::PodContext MetricsCollector::pods_in_round(const Round& rou
   pods.holders = metrics::find_holders(containers_, *round.snapshot);
   pods.are_holders_known = containers_at_.has_value();
   if (ports_.devices && holds_shares(pods.holders)) pods.shares = metrics::count_shares(ports_.devices());
-  // UIDs that cannot be read now stay as last known.
-  if (auto known = ports_.pod_uids ? ports_.pod_uids() : Result<metrics::PodByUid>(metrics::PodByUid{}))
-    uids_ = std::move(*known);
+  const bool wants_uids = settings_.pod_uid || std::ranges::any_of(round.gpus, [](const auto& gpu) {
+                            return gpu && !gpu->cgroups.empty();
+                          });
+  if (wants_uids && ports_.pod_uids) {
+    // UIDs that cannot be read now stay as last known.
+    if (auto known = ports_.pod_uids()) uids_ = std::move(*known);
+  }
   for (const auto& gpu : round.gpus) {
     if (gpu) metrics::match_processes_to_pods(gpu->cgroups, uids_, pods.processes);
   }

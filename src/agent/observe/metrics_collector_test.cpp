@@ -103,8 +103,14 @@ class MetricsCollectorTest : public testing::Test {
   FakePods pods_;
   std::vector<ContainerDevices> held_;
   Result<metrics::PodByUid> uids_ = metrics::PodByUid{{kUid, {"default", "train"}}};
-  int sampled_ = 0;
-  MetricsCollector collector_{loop_, {sampler_, pods_, [this] { return uids_; }, [this] { ++sampled_; }}};
+  int sampled_ = 0, uid_reads_ = 0;
+  MetricsCollector collector_{loop_,
+                              {sampler_, pods_,
+                               [this] {
+                                 ++uid_reads_;
+                                 return uids_;
+                               },
+                               [this] { ++sampled_; }}};
 };
 
 TEST_F(MetricsCollectorTest, SamplesImmediatelyAndThenAtItsInterval) {
@@ -114,6 +120,7 @@ TEST_F(MetricsCollectorTest, SamplesImmediatelyAndThenAtItsInterval) {
   EXPECT_EQ(sampler_.requests.size(), 2u);
   complete_all();
   EXPECT_EQ(sampled_, 1);
+  EXPECT_EQ(uid_reads_, 0) << "no process needs a Pod";
   EXPECT_EQ(temperatures(), 2u);
   collector_.set_snapshot(gpu_node(2));
   EXPECT_TRUE(sampler_.requests.empty()) << "a new snapshot waits for its turn";
@@ -270,9 +277,10 @@ TEST_F(MetricsCollectorTest, AddsXidsToTheNextSample) {
   collector_.on_xid(DeviceUuid("GPU-0"), {}, 48, "Double-bit ECC error");
   loop_.advance(15s);
   complete_all();
-  EXPECT_NE(metric_lines("DCGM_FI_DEV_XID_ERRORS{")[0].find(
-                "err_code=\"48\",err_msg=\"Double Bit ECC Error\",xid_description=\"Double-bit ECC error\"} 48"),
-            std::string::npos);
+  EXPECT_NE(
+      metric_lines("DCGM_FI_DEV_XID_ERRORS{")[0].find(
+          "err_code=\"48\",err_msg=\"Double Bit ECC Error\",xid_description=\"Double-bit ECC error\"} 48"),
+      std::string::npos);
 }
 
 }  // namespace

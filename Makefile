@@ -65,7 +65,7 @@ claim-scale: bootstrap-test build ## measure claims with NODES (5,000) kwok node
 	@tests/cluster/claim_scale.py $(if $(NODES),--nodes $(NODES))
 
 claim-updates: bootstrap-test build ## start PODS (1,000) Pods by claims while the agent is updated again and again (20 minutes)
-	@tests/cluster/claim_updates.py $(if $(PODS),--pods $(PODS))
+	@tests/cluster/claim_updates.py $(if $(PODS),--pods $(PODS)) $(if $(KILL),--kill $(KILL))
 
 memory-audit: bootstrap-test build ## measure the audit of memory limits on 30 Pods, and 60 Pods above their limit (7 minutes)
 	@tests/cluster/memory_audit.py $(if $(ROUNDS),--rounds $(ROUNDS))

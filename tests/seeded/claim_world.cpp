@@ -232,12 +232,9 @@ void ClaimWorld::update_devices() {
   std::vector<dra::ResourceSlice> shown;
   for (const auto& [name, slice] : shown_) shown.push_back(slice);
   const auto apply_offers = [&] {
-    pool_ = {};
-    for (const auto& offered : devices.pool.devices) {
-      if (partition::offer_of(offers_.offers(), offered.gpu_uuid).stage == partition::OfferStage::kClaims)
-        pool_.devices.push_back(offered);
-    }
-    pool_.counter_sets = dra::used_counter_sets(devices.pool, pool_.devices);
+    pool_ = dra::select_devices(devices.pool, [&](const DeviceUuid& gpu) {
+      return partition::offer_of(offers_.offers(), gpu).stage == partition::OfferStage::kClaims;
+    });
   };
   apply_offers();
   partition::ClaimReading reading{

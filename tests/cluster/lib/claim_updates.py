@@ -15,7 +15,6 @@ PODS_AT_ONCE = 12  # more than the node has GPUs for
 STALL_S = 120
 READY_S = 30
 PAUSE_S = (0, 3)  # between two updates
-KILL_EVERY = 10  # updates
 TEMPLATE = "one-gpu"
 SLICES = f"{API}/resourceslices"
 PORTS = (9400, 9401)  # of the agents, in turn
@@ -25,9 +24,9 @@ FAILED_PREPARE = "FailedPrepareDynamicResources"
 class Updater(threading.Thread):
     """Replaces the agent again and again, as a DaemonSet with maxSurge: 1 does."""
 
-    def __init__(self, node, seed):
+    def __init__(self, node, kill_every, seed):
         super().__init__(daemon=True)
-        self.node, self.random = node, random.Random(seed)
+        self.node, self.kill_every, self.random = node, kill_every, random.Random(seed)
         self.ended, self.updates, self.kills, self.slowest_s, self.problem = threading.Event(), 0, 0, 0.0, None
 
     def start_agent(self):
@@ -50,8 +49,9 @@ class Updater(threading.Thread):
             self.problem = f"update {self.updates}: {error!r}"
 
     def update(self):
-        old, kill = self.node.agent, self.updates % KILL_EVERY == KILL_EVERY - 1
+        old = self.node.agent
         self.updates += 1
+        kill = self.kill_every > 0 and self.updates % self.kill_every == 0
         self.kills += kill
         self.start_agent()
         until("the new agent is ready", self.is_ready, READY_S)
@@ -63,11 +63,11 @@ class Updater(threading.Thread):
 
 
 class ClaimUpdates:
-    def __init__(self, state, pods, seed):
+    def __init__(self, state, pods, kill_every, seed):
         self.kube, self.node = Kube(state), Node(state, 1, "hgx-h100")
         self.random = random.Random(seed)
         self.total, self.created, self.succeeded, self.failed = pods, 0, 0, []
-        self.updater = Updater(self.node, seed)
+        self.updater = Updater(self.node, kill_every, seed)
 
     def start(self):
         self.node.driver_up()
@@ -119,14 +119,16 @@ class ClaimUpdates:
     def problems(self, slices, events):
         found = [f"{len(self.failed)} Pods failed: {self.failed[:5]}"] if self.failed else []
         messages = {event["metadata"]["uid"]: event["message"] for _, _, event in events if event.get("reason") == FAILED_PREPARE}
-        found += [f"a prepare failed: {message}" for message in sorted(set(messages.values()))]
+        failed = [f"a prepare failed: {message}" for message in sorted(messages.values())]
+        # A call in progress ends with the agent that is killed.
+        found += failed[self.updater.kills:]
         changes = collections.Counter(kind for _, kind, _ in slices)
         found += [f"ResourceSlices changed while the agent was updated: {dict(changes)}"] if changes else []
         return found
 
 
-def inside(state, pods, seed):
-    test = ClaimUpdates(state, pods, seed)
+def inside(state, pods, kill, seed):
+    test = ClaimUpdates(state, pods, kill, seed)
     test.start()
     started, problems = time.monotonic(), []
     with Watch(test.kube, SLICES) as slices, Watch(test.kube, "/api/v1/events") as events:

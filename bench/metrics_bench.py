@@ -125,7 +125,7 @@ def measure(node, options):
         points.append((generation * PODS, resident_kib(agent)))
     slope("resident memory over Pods", [points[0], *points[len(points) // 4::len(points) // 4]], 1000, "Pods")
 
-    for interval in ("1s", "15s"):
+    for interval in ("1s", "5s", "15s"):
         node.configure(config(interval))
         time.sleep(2)  # the change itself is not measured
         before, begin = cpu_s(agent), time.monotonic()

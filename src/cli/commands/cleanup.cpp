@@ -16,6 +16,7 @@
 #include "agent/health/health_controller.h"
 #include "agent/health/operator_interface.h"
 #include "agent/mig/mig_manager.h"
+#include "agent/node/succession.h"
 #include "agent/observe/usage_store.h"
 #include "base/dns_name.h"
 #include "base/file.h"
@@ -96,6 +97,8 @@ RemovedFiles remove_node_files(const NodeDirectories& directories) {
       remove_file(directories.state_dir + "/" + name, removed);
     const auto cordons = agent::cordons_path(directories.state_dir);
     for (const char* suffix : {"", ".lock"}) remove_file(cordons + suffix, removed);
+    remove_file(agent::turn_path(directories.state_dir), removed);
+    remove_file(agent::standby_path(directories.state_dir), removed);
     // Last: its lock keeps an agent from starting until everything is removed.
     remove_file(agent::presence_path(directories.state_dir), removed);
   }

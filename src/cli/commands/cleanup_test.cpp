@@ -132,7 +132,8 @@ TEST_F(FileCleanupTest, RemovesEverythingOfAnAgent) {
   ASSERT_TRUE(cdi::SpecDirectory(directories_.spec_dir)
                   .write_specs({spec_of("vendor.com/gpu"), spec_of("vendor.com/gds")}));
   for (const char* path : {"lib/gpulet-hook", "lib/health-state", "lib/usage", "lib/usage.broken",
-                           "lib/cordons", "lib/cordons.lock", "run/health.json", "run/agent.sock"})
+                           "lib/cordons", "lib/cordons.lock", "lib/agent-turn.lock", "lib/agent-standby.lock",
+                           "run/health.json", "run/agent.sock"})
     put_file(path);
   ASSERT_TRUE(ProcessLock::acquire_lock(agent::presence_path(directories_.state_dir)));
   {
@@ -142,7 +143,7 @@ TEST_F(FileCleanupTest, RemovesEverythingOfAnAgent) {
 
   const auto removed = remove_node_files(directories_);
   EXPECT_THAT(removed.errors, IsEmpty());
-  EXPECT_EQ(removed.paths.size(), 12u);
+  EXPECT_EQ(removed.paths.size(), 14u);
   EXPECT_EQ(removed.paths.back(), agent::presence_path(directories_.state_dir))
       << "the lock keeps an agent away until then";
   EXPECT_THAT(remaining_files(), IsEmpty());

@@ -61,7 +61,7 @@ reboots: bootstrap-test build ## reboot a node under eight Pods ROUNDS (50) time
 claim-switch: bootstrap-test build ## move a node's GPUs to claims and back under PODS (500) Pods, with restarts (10 minutes)
 	@tests/cluster/claim_switch.py $(if $(PODS),--pods $(PODS))
 
-claim-scale: bootstrap-test build ## measure claims with NODES (5,000) kwok nodes and the real kube-scheduler, beside NVIDIA's layout (10 minutes)
+claim-scale: bootstrap-test build ## measure claims with NODES (5,000) kwok nodes and the real kube-scheduler, beside NVIDIA's layout (half an hour)
 	@tests/cluster/claim_scale.py $(if $(NODES),--nodes $(NODES))
 
 claim-updates: bootstrap-test build ## start PODS (1,000) Pods by claims while the agent is updated again and again (20 minutes)

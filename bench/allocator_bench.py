@@ -9,7 +9,6 @@ NVIDIA's layout is made of the same GPUs: its attributes only, in an order that 
 """
 import copy
 import json
-import os
 import pathlib
 import random
 import subprocess
@@ -17,28 +16,14 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CACHE = pathlib.Path(os.environ.get("GPULET_CACHE") or pathlib.Path.home() / ".cache" / "gpulet")
-CLASS = {"metadata": {"name": "gpu.nvidia.com"}, "spec": {"selectors": [{"cel": {
-    "expression": "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'gpu'"}}]}}
+sys.path.insert(0, str(ROOT / "tests" / "judges"))
+import run  # noqa: E402
+from slices import CLASSES, PAIR, QUAD, build_judge, claim  # noqa: E402
+
 ROUNDS = 2001
 SEED = 1
 # Size, devices held before, and the attribute that the best set shares.
-CASES = ((1, 0, None), (2, 0, "gpulet.io/bestPair"), (2, 3, "gpulet.io/bestPair"), (4, 0, "gpulet.io/bestQuad"), (4, 2, "gpulet.io/bestQuad"), (8, 0, None))
-
-
-def build_judge(directory):
-    # As the testbed builds Kubernetes, so that what it compiled is used again.
-    environment = {**os.environ, "PATH": f"{os.environ['PATH']}:{CACHE / 'go' / 'bin'}:/usr/local/go/bin"}
-    subprocess.run(["go", "build", "-buildvcs=false", "-gcflags", "all=-l -dwarf=false", "-o", directory / "claim-judge", "./claim-judge"],
-                   cwd=ROOT / "tests/cluster/testbed/kube", env=environment, check=True)
-    return directory / "claim-judge"
-
-
-def claim(size, match):
-    devices = {"requests": [{"name": "gpus", "exactly": {"deviceClassName": "gpu.nvidia.com", "allocationMode": "ExactCount", "count": size}}]}
-    if match:
-        devices["constraints"] = [{"requests": ["gpus"], "matchAttribute": match}]
-    return {"metadata": {"namespace": "team", "name": "claim", "uid": "claim"}, "spec": {"devices": devices}}
+CASES = ((1, 0, None), (2, 0, PAIR), (2, 3, PAIR), (4, 0, QUAD), (4, 2, QUAD), (8, 0, None))
 
 
 def nvidia_layout(slices):
@@ -52,7 +37,7 @@ def nvidia_layout(slices):
 
 def judge(program, directory, slices, cases):
     file = directory / "input.json"
-    file.write_text(json.dumps({"slices": slices, "classes": [CLASS], "cases": cases}))
+    file.write_text(json.dumps({"slices": slices, "classes": CLASSES, "cases": cases}))
     printed = subprocess.run([program, file], check=True, capture_output=True, text=True).stdout
     return [json.loads(line) for line in printed.splitlines()]
 
@@ -65,12 +50,12 @@ def main(path):
     print(f"{heads[0]:46} {heads[1]:>11} {heads[2]:>11}   chosen of ours")
     with tempfile.TemporaryDirectory(prefix="gpulet-allocator-") as name:
         directory = pathlib.Path(name)
-        program = build_judge(directory)
+        program = build_judge(directory, run.go_environment())
         found = {}
         for layout, slices in layouts.items():
             found[layout] = judge(program, directory, slices, [
                 {"name": f"{size} of {len(devices)}, {held} held", "rounds": ROUNDS, "held": [device["name"] for device in devices[:held]],
-                 "claims": [claim(size, match if layout == "ours" else None)]} for size, held, match in CASES])
+                 "claims": [claim(count=size, match=match if layout == "ours" else None)]} for size, held, match in CASES])
         for (size, _, match), mine, theirs in zip(CASES, found["ours"], found["NVIDIA's"]):
             what = mine["name"] + (f", {match}" if match else "")
             [chosen] = mine["devices"] or [[]]

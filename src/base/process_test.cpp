@@ -243,20 +243,38 @@ TEST_F(PresenceTest, LockIsHeldUntilTheObjectIsDestroyed) {
   EXPECT_TRUE(ProcessLock::acquire_lock(path_)) << "what is left behind is in nobody's way";
 }
 
-TEST_F(PresenceTest, KilledProcessReleasesTheLockAndNotifiesWatches) {
-  int ready[2];
-  ASSERT_EQ(::pipe(ready), 0);
-  const pid_t child = ::fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    const auto presence = ProcessLock::acquire_lock(path_);
-    const char answer = presence ? 'y' : 'n';
-    if (::write(ready[1], &answer, 1) != 1) ::_exit(1);
-    for (;;) ::pause();
+// Another process that holds the lock until it is killed.
+class LockHolder {
+ public:
+  explicit LockHolder(const std::string& path) {
+    EXPECT_EQ(::pipe(ready_), 0);
+    child_ = ::fork();
+    if (child_ == 0) {
+      const auto presence = ProcessLock::acquire_lock(path);
+      const char answer = presence ? 'y' : 'n';
+      if (::write(ready_[1], &answer, 1) != 1) ::_exit(1);
+      for (;;) ::pause();
+    }
+    char answer = 0;
+    EXPECT_EQ(::read(ready_[0], &answer, 1), 1);
+    EXPECT_EQ(answer, 'y');
   }
-  char answer = 0;
-  ASSERT_EQ(::read(ready[0], &answer, 1), 1);
-  EXPECT_EQ(answer, 'y');
+  ~LockHolder() {
+    kill();
+    ::waitpid(child_, nullptr, 0);
+    ::close(ready_[0]);
+    ::close(ready_[1]);
+  }
+  LockHolder(const LockHolder&) = delete;
+  void kill() const { EXPECT_EQ(::kill(child_, SIGKILL), 0); }
+
+ private:
+  int ready_[2]{};
+  pid_t child_ = -1;
+};
+
+TEST_F(PresenceTest, KilledProcessReleasesTheLockAndNotifiesWatches) {
+  const LockHolder holder(path_);
   EXPECT_TRUE(held());
 
   EpollLoop loop;
@@ -267,37 +285,21 @@ TEST_F(PresenceTest, KilledProcessReleasesTheLockAndNotifiesWatches) {
   });
   ASSERT_TRUE(watch) << watch.error().full_message();
   const auto late = loop.after(std::chrono::seconds(20), [&] { loop.stop_loop(); });
-  ASSERT_EQ(::kill(child, SIGKILL), 0);
+  holder.kill();
   loop.run_loop();
   EXPECT_TRUE(told);
   EXPECT_FALSE(held());
-  ::waitpid(child, nullptr, 0);
-  ::close(ready[0]);
-  ::close(ready[1]);
 }
 
 TEST_F(PresenceTest, WaitsForTheLockUntilItsProcessIsKilled) {
-  int ready[2];
-  ASSERT_EQ(::pipe(ready), 0);
-  const pid_t child = ::fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    const auto presence = ProcessLock::acquire_lock(path_);
-    if (::write(ready[1], "y", 1) != 1) ::_exit(1);
-    for (;;) ::pause();
-  }
-  char answer = 0;
-  ASSERT_EQ(::read(ready[0], &answer, 1), 1);
+  const LockHolder holder(path_);
   std::atomic<bool> waited = false;
   std::thread waiter([&] { waited = ProcessLock::wait_for_lock(path_).has_value(); });
   EXPECT_FALSE(waited);
-  ASSERT_EQ(::kill(child, SIGKILL), 0);
+  holder.kill();
   waiter.join();
   EXPECT_TRUE(waited);
   EXPECT_FALSE(held());
-  ::waitpid(child, nullptr, 0);
-  ::close(ready[0]);
-  ::close(ready[1]);
 }
 
 TEST_F(PresenceTest, FollowsNoLinkAndReportsErrors) {

@@ -2,8 +2,6 @@
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -12,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/dead_socket.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
@@ -128,18 +127,6 @@ namespace {
 std::string instance_suffix(std::string_view instance) {
   if (instance.empty()) return {};
   return "-" + std::string(instance.substr(0, instance.find('-')));
-}
-
-bool is_dead_socket(const std::string& path) {
-  sockaddr_un address{};
-  if (path.size() >= sizeof address.sun_path) return false;
-  address.sun_family = AF_UNIX;
-  path.copy(address.sun_path, path.size());
-  const FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  struct stat status{};
-  return socket.is_open() && ::lstat(path.c_str(), &status) == 0 && S_ISSOCK(status.st_mode) &&
-         ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 &&
-         errno == ECONNREFUSED;
 }
 
 void remove_dead_sockets_in(const std::string& directory, std::string_view prefix, std::string_view suffix) {

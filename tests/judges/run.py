@@ -61,6 +61,10 @@ def expected(name, text=None):
             "driver": {"version": "570.124.06", "nvml": "12.570.124.06", "cuda": 12080}}
 
 
+def go_environment():
+    return {**os.environ, "PATH": f"{os.environ['PATH']}:{CACHE / 'go' / 'bin'}:/usr/local/go/bin"}
+
+
 class Court:
     """Runs judges and counts their results."""
 
@@ -72,7 +76,7 @@ class Court:
         self.smi = directory / "nvidia-smi"
         self.python = CACHE / "venv" / "bin" / "python"
         self.cdi = None
-        self.go_environment = {**os.environ, "PATH": f"{os.environ['PATH']}:{CACHE / 'go' / 'bin'}:/usr/local/go/bin"}
+        self.go_environment = go_environment()
         self.passed = self.failed = 0
 
     def build_cdi_judge(self, directory):

@@ -259,7 +259,7 @@ class ClaimServer {
     partition::ClaimReading reading{.published = std::nullopt,
                                     .holders = claim_holders(controller_->records(), *snapshot_),
                                     .seen = dra::shown_gpus(publisher_->shown_slices())};
-    if (publisher_->is_settled()) reading.published = dra::shown_gpus(publisher_->shown_slices());
+    if (publisher_->is_settled()) reading.published = reading.seen;
     const bool is_changed = node_.offer_switch.apply_reading(reading, node_.loop.now());
     if (offers.has_stage(kLeavingClaims)) {
       claim_timer_ = node_.loop.after(kClaimPoll, [this] { follow_claims(); });

@@ -1,5 +1,4 @@
 #include "agent/observe/node_pages.h"
-#include "agent/observe/sample_json.h"
 
 #include <limits.h>
 #include <unistd.h>
@@ -7,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "agent/observe/sample_json.h"
 #include "agent/observe/usage_json.h"
 #include "base/log.h"
 #include "base/text.h"

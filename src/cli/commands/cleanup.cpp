@@ -18,6 +18,7 @@
 #include "agent/mig/mig_manager.h"
 #include "agent/node/succession.h"
 #include "agent/observe/usage_store.h"
+#include "base/dead_socket.h"
 #include "base/dns_name.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -74,9 +75,7 @@ void remove_cdi_specs(const std::string& directory, RemovedFiles& removed) {
 void remove_dead_sockets(const std::string& directory, RemovedFiles& removed) {
   for (const auto& name : list_directory(directory)) {
     if (!name.starts_with("nvidia-") || !name.ends_with(".sock")) continue;
-    const auto connected = connect_unix_socket(directory + "/" + name);
-    if (!connected && connected.error().code() == Code::kUnavailable)
-      remove_file(directory + "/" + name, removed);
+    if (is_dead_socket(directory + "/" + name)) remove_file(directory + "/" + name, removed);
   }
 }
 

@@ -45,6 +45,39 @@ bool is_as_sent(const ResourceSlice& sent, const ResourceSlice& answered) {
          answered.slice_count == sent.slice_count;
 }
 
+bool has_counters(const ResourceSlice& slice) {
+  return !slice.counter_sets.empty() ||
+         std::ranges::any_of(slice.devices, [](const Device& device) { return !device.consumes.empty(); });
+}
+
+// Parts of a slice that a server without their feature gate drops silently.
+struct GatedFeatures {
+  bool taints = false, counters = false, shares = false;
+
+  bool any() const { return taints || counters || shares; }
+  // Those that the slice has.
+  GatedFeatures of(const ResourceSlice& slice) const {
+    const auto has = [&](auto property) { return std::ranges::any_of(slice.devices, property); };
+    return {taints && has([](const Device& device) { return !device.taints.empty(); }),
+            counters && has_counters(slice),
+            shares && has([](const Device& device) { return device.allows_multiple; })};
+  }
+  GatedFeatures without(const GatedFeatures& others) const {
+    return {taints && !others.taints, counters && !others.counters, shares && !others.shares};
+  }
+  std::string names() const {
+    std::vector<std::string> all;
+    if (taints) all.emplace_back("taints");
+    if (counters) all.emplace_back("counters");
+    if (shares) all.emplace_back("shares");
+    return text::join(all, ", ");
+  }
+};
+
+GatedFeatures lost_features(const ResourceSlice& sent, const ResourceSlice& answered) {
+  return {!kept_taints(sent, answered), !kept_counters(sent, answered), !kept_shares(sent, answered)};
+}
+
 class WatchingPublisher final : public SlicePublisher {
  public:
   WatchingPublisher(Loop& loop, const k8s::ClientConfig& access, PoolName pool, SliceTiming timing,
@@ -65,7 +98,12 @@ class WatchingPublisher final : public SlicePublisher {
              },
          .on_object = [this](std::string_view text) { on_object(text); },
          .on_deleted = [this](std::string_view text) { on_deleted(text); },
-         .on_list_end = [this] { on_list_end(); }});
+         .on_list_end = [this] { on_list_end(); },
+         .on_connection_lost =
+             [this] {
+               in_question_ = dropped_;
+               sender_.wake();
+             }});
   }
 
   void set_devices(std::vector<Device> devices, std::vector<CounterSet> counter_sets) override {
@@ -137,9 +175,9 @@ class WatchingPublisher final : public SlicePublisher {
   }
 
   SlicePlan planned_writes() const {
-    auto devices = taints_dropped_ ? without_tainted(*devices_) : *devices_;
-    if (shares_dropped_) devices = without_shares(std::move(devices));
-    if (!counters_dropped_) return plan_slices(pool_, devices, shown_slices(), counter_sets_);
+    auto devices = dropped_.taints ? without_tainted(*devices_) : *devices_;
+    if (dropped_.shares) devices = without_shares(std::move(devices));
+    if (!dropped_.counters) return plan_slices(pool_, devices, shown_slices(), counter_sets_);
     return plan_slices(pool_, without_partitions(std::move(devices)), shown_slices());
   }
 
@@ -150,6 +188,7 @@ class WatchingPublisher final : public SlicePublisher {
       if (shown_.empty()) return sender_.idle();
       return send_delete(shown_.begin()->second);
     }
+    if (in_question_.any()) return ask_again();
     const auto plan = planned_writes();
     if (plan.empty()) return sender_.idle();
     if (!plan.deletes.empty()) return send_delete(plan.deletes.front());
@@ -197,16 +236,57 @@ class WatchingPublisher final : public SlicePublisher {
   }
 
   void send_slice(const std::string& method, const ResourceSlice& slice) {
-    const bool creates = method == "POST";
     writing_ = slice.name;
     gone_.reset();
-    sender_.send_request(
-        {.method = method,
-         .path = creates ? std::string(kSliceCollection) : slice_path(slice.name),
-         .content_type = "application/json",
-         .body = slice_json(slice, {pool_.node, node_uid_})},
-        (creates ? "create" : "update") + std::string(" on resourceslices.resource.k8s.io"),
-        [this, slice](const http::ClientResponse& response) { return judge_write(slice, response); });
+    write_slice(method, slice, "",
+                [this, slice](const http::ClientResponse& response) { return judge_write(slice, response); });
+  }
+
+  void write_slice(const std::string& method, const ResourceSlice& slice, const std::string& query,
+                   std::function<Outcome(const http::ClientResponse&)> judge) {
+    const bool creates = method == "POST";
+    sender_.send_request({.method = method,
+                          .path = (creates ? std::string(kSliceCollection) : slice_path(slice.name)) + query,
+                          .content_type = "application/json",
+                          .body = slice_json(slice, {pool_.node, node_uid_})},
+                         (creates ? "create" : "update") + std::string(" on resourceslices.resource.k8s.io"),
+                         std::move(judge));
+  }
+
+  // Writes nothing: a dry run of a slice with what is in question shows whether the server keeps it now.
+  void ask_again() {
+    const auto plan = plan_slices(pool_, *devices_, shown_slices(), counter_sets_);
+    const auto shows = [&](const ResourceSlice& slice) { return in_question_.of(slice).any(); };
+    auto found = std::ranges::find_if(plan.updates, shows);
+    const bool updates = found != plan.updates.end();
+    if (!updates) found = std::ranges::find_if(plan.creates, shows);
+    if (!updates && found == plan.creates.end()) {
+      // No device needs it: the next one that does will show it.
+      dropped_ = dropped_.without(in_question_);
+      in_question_ = {};
+      return send_next();
+    }
+    if (node_uid_.empty()) return read_node();
+    write_slice(updates ? "PUT" : "POST", *found, "?dryRun=All",
+                [this, slice = *found](const http::ClientResponse& response) {
+                  return judge_dry_run(slice, response);
+                });
+  }
+
+  Outcome judge_dry_run(const ResourceSlice& sent, const http::ClientResponse& response) {
+    if (response.status == kStatusConflict || response.status == kStatusNotFound) return Outcome::kRetry;
+    const auto asked = in_question_.of(sent);
+    if (response.status != kStatusInvalid) {
+      if (response.status != kStatusOk && response.status != kStatusCreated) return Outcome::kError;
+      const auto answered = parse_slice(response.body);
+      if (!answered) return Outcome::kError;
+      const auto kept = asked.without(lost_features(sent, *answered));
+      dropped_ = dropped_.without(kept);
+      if (kept.any())
+        log::info("the API server keeps more of a ResourceSlice than before", {{"features", kept.names()}});
+    }
+    in_question_ = in_question_.without(asked);
+    return Outcome::kDone;
   }
 
   Outcome judge_write(const ResourceSlice& sent, const http::ClientResponse& response) {
@@ -218,35 +298,34 @@ class WatchingPublisher final : public SlicePublisher {
       return Outcome::kRetry;
     }
     // Kubernetes 1.34 has counters and devices in one slice.
-    if (response.status == kStatusInvalid && has_counters(sent) && !counters_dropped_) {
+    if (response.status == kStatusInvalid && has_counters(sent) && !dropped_.counters) {
       drop_counters();
       return Outcome::kDone;
     }
     if (response.status != kStatusOk && response.status != kStatusCreated) return Outcome::kError;
     auto answered = parse_slice(response.body);
     if (!answered) return Outcome::kError;
-    const bool counters_kept = kept_counters(sent, *answered);
-    const bool taints_kept = kept_taints(sent, *answered), shares_kept = kept_shares(sent, *answered),
-               as_sent = is_as_sent(sent, *answered);
+    const auto lost = lost_features(sent, *answered);
+    const bool as_sent = is_as_sent(sent, *answered);
     // The answer may come after the watch has shown that what was written is deleted.
     if (gone_ && (gone_->empty() || is_older(answered->resource_version, *gone_))) return Outcome::kDone;
     const auto known = shown_.find(answered->name);
     if (known == shown_.end() || !is_older(answered->resource_version, known->second.resource_version)) {
       shown_.insert_or_assign(answered->name, std::move(*answered));
     }
-    if (!counters_kept && !counters_dropped_) {
+    if (lost.counters && !dropped_.counters) {
       drop_counters();
       return Outcome::kDone;
     }
-    if (!taints_kept && !taints_dropped_) {
-      taints_dropped_ = true;
+    if (lost.taints && !dropped_.taints) {
+      dropped_.taints = true;
       log::warning(
           "the API server drops the taints of devices: unhealthy devices are left out of the ResourceSlices",
           {{"feature gate", "DRADeviceTaints"}});
       return Outcome::kDone;
     }
-    if (!shares_kept && !shares_dropped_) {
-      shares_dropped_ = true;
+    if (lost.shares && !dropped_.shares) {
+      dropped_.shares = true;
       log::warning("the API server drops allowMultipleAllocations: each GPU is offered to one claim",
                    {{"feature gate", "DRAConsumableCapacity"}});
       return Outcome::kDone;
@@ -258,13 +337,8 @@ class WatchingPublisher final : public SlicePublisher {
     return Outcome::kDone;
   }
 
-  static bool has_counters(const ResourceSlice& slice) {
-    return !slice.counter_sets.empty() ||
-           std::ranges::any_of(slice.devices, [](const Device& device) { return !device.consumes.empty(); });
-  }
-
   void drop_counters() {
-    counters_dropped_ = true;
+    dropped_.counters = true;
     log::warning("the API server drops counters: no MIG devices are made for claims",
                  {{"feature gate", "DRAPartitionableDevices"}});
   }
@@ -280,7 +354,8 @@ class WatchingPublisher final : public SlicePublisher {
   std::string writing_;  // the slice of the create or update in progress
   // Since that was sent: the version of its deletion, empty if a list lacks it.
   std::optional<std::string> gone_;
-  bool taints_dropped_ = false, counters_dropped_ = false, shares_dropped_ = false;
+  GatedFeatures dropped_;      // by the server
+  GatedFeatures in_question_;  // since the connection was lost: of dropped_, what the server may keep now
   std::string node_uid_;
   k8s::RetryingSender sender_;
   std::unique_ptr<k8s::CollectionWatcher> watcher_;

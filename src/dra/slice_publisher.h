@@ -43,7 +43,9 @@ class SlicePublisher {
 
   // What to publish; the newest wins. Nothing is written before the first call. If the API server drops
   // taints, devices with a taint that keeps claims off are left out of the slices; if it drops or refuses
-  // counters, devices that consume them are; if it drops shares, each device is offered to one claim.
+  // counters, devices that consume them are; if it drops shares, each device is offered to one claim. When
+  // the connection of the watch is lost, it is asked again by a dry run what it keeps: the feature gate may
+  // be on.
   virtual void set_devices(std::vector<Device> devices, std::vector<CounterSet> counter_sets) = 0;
   // Deletes every slice of the driver on this node, and publishes nothing until the next set_devices().
   virtual void remove_slices() = 0;

@@ -47,6 +47,14 @@ class SlicePublisherTest : public k8s::ApiTest {
   void publish(std::vector<Device> all, std::vector<CounterSet> sets = {}) {
     call_on_loop([&] { publisher_->set_devices(std::move(all), std::move(sets)); });
   }
+  bool is_settled() {
+    bool settled = false;
+    call_on_loop([&] { settled = publisher_->is_settled(); });
+    return settled;
+  }
+  bool becomes_settled() {
+    return eventually([this] { return is_settled(); });
+  }
   bool settles(const std::string& names) {
     return eventually([&] {
       if (store_.devices() != names) return false;
@@ -96,14 +104,9 @@ TEST_F(SlicePublisherTest, PublishesAndFollows) {
 TEST_F(SlicePublisherTest, IsSettledWhenTheServerHasAcknowledgedTheDevices) {
   begin();
   call_on_loop([this] { EXPECT_FALSE(publisher_->is_settled()) << "no list yet"; });
-  const auto is_settled = [this] {
-    bool settled = false;
-    call_on_loop([&] { settled = publisher_->is_settled(); });
-    return settled;
-  };
-  EXPECT_TRUE(eventually(is_settled)) << "nothing to write";
+  EXPECT_TRUE(becomes_settled()) << "nothing to write";
   publish(devices(2));
-  EXPECT_TRUE(eventually(is_settled));
+  EXPECT_TRUE(becomes_settled());
   EXPECT_EQ(store_.devices(), "gpu-0 gpu-1");
   store_.status = 500;
   const int before = store_.writes();
@@ -112,12 +115,12 @@ TEST_F(SlicePublisherTest, IsSettledWhenTheServerHasAcknowledgedTheDevices) {
   EXPECT_TRUE(eventually([&] { return store_.writes() > before; }));
   EXPECT_FALSE(is_settled()) << "the write failed";
   store_.status = 0;
-  EXPECT_TRUE(eventually(is_settled));
+  EXPECT_TRUE(becomes_settled());
   EXPECT_EQ(store_.devices(), "gpu-0");
   call_on_loop([this] { EXPECT_EQ(shown_gpus(publisher_->shown_slices()), std::set{DeviceUuid("GPU-0")}); });
   call_on_loop([this] { publisher_->remove_slices(); });
   EXPECT_FALSE(is_settled() && store_.size() != 0);
-  EXPECT_TRUE(eventually(is_settled));
+  EXPECT_TRUE(becomes_settled());
   EXPECT_EQ(store_.size(), 0u);
 }
 
@@ -226,6 +229,63 @@ TEST_F(SlicePublisherTest, OffersWholeGpusWhereSharesAreDropped) {
   publish(all);
   EXPECT_TRUE(settles("gpu-0 gpu-1"));
   EXPECT_EQ(store_.writes(), writes) << "nothing is tried again";
+}
+
+// A cluster's feature gates change with a restart of its API server.
+TEST_F(SlicePublisherTest, UsesAGateThatIsOnWhenTheApiServerIsBack) {
+  auto all = devices(4, 1);
+  all[2].consumes = {{"gpu-2-counter-set", {{"memory", 1}}}};
+  all[3].allows_multiple = true;
+  all[3].capacity = {{"memory", 8}, {"shares", 4}};
+  all[3].policies = {{"shares", {.standard = 1, .min = 1, .max = 4, .step = 1}}};
+  const std::vector<CounterSet> sets = {{"gpu-2-counter-set", {{"memory", 2}}}};
+  store_.drops_taints = store_.drops_counters = store_.drops_shares = true;
+  begin();
+  publish(all, sets);
+  EXPECT_TRUE(settles("gpu-0 gpu-3"));
+  EXPECT_TRUE(becomes_settled());
+  EXPECT_EQ(store_.dry_runs, 0);
+
+  const int writes = store_.writes();
+  store_.ends_watches = true;
+  EXPECT_TRUE(eventually([this] { return store_.dry_runs > 0; })) << "the gates may be on";
+  EXPECT_TRUE(settles("gpu-0 gpu-3"));
+  EXPECT_EQ(store_.writes(), writes) << "they are not";
+
+  store_.drops_taints = store_.drops_counters = store_.drops_shares = false;
+  store_.ends_watches = true;
+  EXPECT_TRUE(settles("gpu-0 gpu-1! gpu-2 gpu-3"));
+  EXPECT_TRUE(becomes_settled());
+  call_on_loop([this] {
+    const auto slices = publisher_->shown_slices();
+    EXPECT_EQ(slices.size(), 2u) << "one of them with the counters";
+    EXPECT_TRUE(std::ranges::any_of(slices, [](const auto& slice) { return !slice.counter_sets.empty(); }));
+    EXPECT_TRUE(std::ranges::any_of(slices, [](const auto& slice) {
+      return !slice.devices.empty() && slice.devices.back().allows_multiple;
+    }));
+  });
+  const int asked = store_.dry_runs;
+  store_.ends_watches = true;
+  publish(devices(1));
+  EXPECT_TRUE(settles("gpu-0"));
+  EXPECT_EQ(store_.dry_runs, asked) << "nothing is dropped";
+}
+
+// Nothing shows what the server keeps; the next fault does.
+TEST_F(SlicePublisherTest, AsksNothingWhereNoDeviceNeedsTheGate) {
+  store_.drops_taints = true;
+  begin();
+  publish(devices(3, 1));
+  EXPECT_TRUE(settles("gpu-0 gpu-2"));
+  publish(devices(3));
+  EXPECT_TRUE(settles("gpu-0 gpu-1 gpu-2"));
+  store_.drops_taints = false;
+  const int watches = store_.watches;
+  store_.ends_watches = true;
+  EXPECT_TRUE(eventually([&] { return store_.watches > watches; }));
+  publish(devices(3, 1));
+  EXPECT_TRUE(settles("gpu-0 gpu-1! gpu-2"));
+  EXPECT_EQ(store_.dry_runs, 0);
 }
 
 TEST_F(SlicePublisherTest, TriesAgainWhenTheServerRefuses) {

@@ -20,7 +20,8 @@ class SliceStore {
  public:
   std::atomic<bool> drops_taints{false}, drops_counters{false}, refuses_counters{false}, drops_shares{false};
   std::atomic<int> status{0};  // of every write; 0: as it is
-  std::atomic<int> watches{0};
+  std::atomic<int> watches{0}, dry_runs{0};
+  std::atomic<bool> ends_watches{false};  // as a server that ends: in the middle of a chunk
   // Called once, between a create and its answer.
   std::function<void()> before_answer;
 
@@ -85,7 +86,12 @@ class SliceStore {
                                    const std::string& body) {
     std::lock_guard lock(mutex_);
     if (line.starts_with("GET")) return list();
-    ++writes_;
+    const bool dry = path.ends_with("?dryRun=All");
+    if (dry) {
+      ++dry_runs;
+    } else {
+      ++writes_;
+    }
     if (status != 0) return {status, R"({"kind":"Status"})"};
     const std::string name = path.substr(path.rfind('/') + 1);
     if (line.starts_with("DELETE")) {
@@ -102,7 +108,7 @@ class SliceStore {
     if (!creates && objects_[own]["metadata"]["resourceVersion"] != object["metadata"]["resourceVersion"]) {
       return {409, "{}"};
     }
-    return {creates ? 201 : 200, put(std::move(object), creates).dump()};
+    return {creates ? 201 : 200, (dry ? as_kept(std::move(object)) : put(std::move(object), creates)).dump()};
   }
 
   k8s::TestApiServer::Reply list() {
@@ -119,7 +125,7 @@ class SliceStore {
     const auto at = path.find("resourceVersion=");
     int seen = std::stoi(path.substr(at + std::string("resourceVersion=").size()));
     return {.status = 200, .script = [this, seen](k8s::TestApiServer::Stream& stream) mutable {
-              while (stream.wait_open(5)) {
+              while (stream.wait_open(5) && !ends_watches.exchange(false)) {
                 std::string events;
                 {
                   std::lock_guard lock(mutex_);
@@ -134,8 +140,8 @@ class SliceStore {
             }};
   }
 
-  nlohmann::json put(nlohmann::json object, bool creates) {
-    object["metadata"]["resourceVersion"] = std::to_string(++version_);
+  // Without what a server drops whose feature gates are off.
+  nlohmann::json as_kept(nlohmann::json object) const {
     if (drops_taints && object["spec"].contains("devices")) {
       for (auto& device : object["spec"]["devices"]) device.erase("taints");
     }
@@ -152,6 +158,12 @@ class SliceStore {
         for (auto& device : spec["devices"]) device.erase("consumesCounters");
       }
     }
+    return object;
+  }
+
+  nlohmann::json put(nlohmann::json sent, bool creates) {
+    auto object = as_kept(std::move(sent));
+    object["metadata"]["resourceVersion"] = std::to_string(++version_);
     objects_[object["metadata"]["name"]] = object;
     events_.emplace_back(version_,
                          nlohmann::json{{"type", creates ? "ADDED" : "MODIFIED"}, {"object", object}}.dump());

@@ -375,6 +375,7 @@ class PagedCollectionWatcher final : public CollectionWatcher {
     }
     log::debug("the following of a collection ended",
                {{"path", collection_.path}, {"error", error.full_message()}});
+    if (!listing_ && events_.on_connection_lost) events_.on_connection_lost();
     schedule_step(
         listing_ ? &PagedCollectionWatcher::list_objects : &PagedCollectionWatcher::watch_collection_changes,
         backoff_.next_delay());

@@ -86,6 +86,8 @@ struct CollectionEvents {
   std::function<void(std::string_view)>
       on_deleted{};                     // the last state of an object that was deleted or no longer matches
   std::function<void()> on_list_end{};  // the list is complete; changes follow
+  // The watch broke off: its server has ended, perhaps, and the next one may be another version.
+  std::function<void()> on_connection_lost{};
 };
 
 // Watches all objects of a collection: a list in pages, then a watch, with the memory of one object. Lists

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <set>
+#include <variant>
 #include <vector>
 
 #include "base/dns_name.h"
@@ -415,7 +416,19 @@ class LabelBuilder {
 
 }  // namespace
 
-Labels build_labels(const LabelInput& input) { return LabelBuilder(input).build(); }
+Labels build_labels(const LabelInput& input) {
+  const bool some_are_dynamic = std::ranges::any_of(input.config.gpulet.partition, [](const auto& rule) {
+    return std::holds_alternative<config::DynamicMig>(rule.mode);
+  });
+  if (!some_are_dynamic) return LabelBuilder(input).build();
+  // What is made for a claim goes with it: each would write the Node twice.
+  auto lasting = input.snapshot;
+  const auto selection = partition::select_rules(lasting, input.config, input.node_labels);
+  for (std::size_t i = 0; i < lasting.gpus.size(); ++i) {
+    if (!selection.dynamic_profiles[i].empty()) lasting.gpus[i].mig_devices.clear();
+  }
+  return LabelBuilder({lasting, input.config, input.node_labels, input.machine, input.timestamp}).build();
+}
 
 std::map<std::string, std::string> plain_labels(const Labels& labels) {
   std::map<std::string, std::string> values;

@@ -77,7 +77,8 @@ struct LabelInput {
 
 // Empty for a node without GPUs. They describe what is offered: a GPU that a rule excludes does not count,
 // nor do its MIG devices. An unreadable GPU counts with its last known properties; a GPU that was never read
-// does not count. Cost: that of partition::plan_resources() and topology::build().
+// does not count, nor do the MIG devices of a GPU with a rule dynamicMig, which come and go with claims.
+// Cost: that of partition::plan_resources() and topology::build().
 Labels build_labels(const LabelInput& input);
 
 // Keys and values only.

@@ -256,6 +256,22 @@ TEST(Labels, MixedHasEachProfile) {
             "0");
 }
 
+// A claim writes no Node.
+TEST(Labels, DoNotFollowDevicesThatAreMadeForClaims) {
+  for (const char* const strategy : {"none", "single", "mixed"}) {
+    const std::string yaml = "version: v1\nflags: {migStrategy: " + std::string(strategy) +
+                             "}\ngpulet: {dra: {enabled: true}, partition: [{devices: [1-7], dynamicMig: "
+                             "{profiles: [1g.10gb]}}]}\n";
+    auto snapshot = test::read_machine("hgx-h100", test::Cut::kUnlike);
+    const auto before = plain_labels(labels_with(snapshot, yaml));
+    snapshot.gpus[1].mig_devices.clear();
+    snapshot.gpus[2].mig_devices.pop_back();
+    EXPECT_EQ(plain_labels(labels_with(snapshot, yaml)), before) << strategy;
+    EXPECT_EQ(before.at("nvidia.com/mig.capable"), "true") << strategy;
+    EXPECT_EQ(before.count("nvidia.com/mig-1g.10gb.count"), 0u) << strategy;
+  }
+}
+
 TEST(Labels, DescribeOnlyWhatIsNotExcluded) {
   auto snapshot = node({gpu(kL40S), gpu(kL40S), gpu(kH100), cut(kH100, {"1g.10gb"}), gpu(kL40S)});
   const auto labels_without = [&](const std::string& rule) {

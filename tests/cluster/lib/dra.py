@@ -10,6 +10,7 @@ import yaml
 
 from lib.cdi import cdi_pod
 from lib.examples import CLAIM_EXAMPLES, submit
+from lib.feature_gates import FeatureGateChecks
 from lib.kube import until
 from lib.kubectl import kubectl, manifest
 from lib.node import DRIVER_ROOT, GPULET, GPULET_SIM
@@ -50,6 +51,7 @@ class DraChecks:
             ("a Pod shows the health of the GPU that it holds", self.pod_health),
             ("the metrics count and time the claims", self.metrics),
             ("GPUs move to the device plugin and back while Pods hold them", self.moved_live),
+            ("the API server restarts with the feature gates off, and on again", FeatureGateChecks(self).run),
             ("no slice and no record are left", self.end),
         ]
 

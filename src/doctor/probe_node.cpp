@@ -456,7 +456,8 @@ Result<std::vector<MpsDaemon>> probe_mps_daemons(Prober& prober, const HostTrees
                     }));
   std::vector<MpsDaemon> daemons;
   if (pipes.empty()) return daemons;
-  const auto found = mps::find_control_program(trees.driver, path_below(trees.host, root), root);
+  const auto mps_root = path_below(trees.host, root);
+  const auto found = mps::find_control_program(trees.driver, mps_root, root, mps::shm_directory(mps_root));
   for (const auto& [name, pipe] : pipes) {
     MpsDaemon daemon{.name = name, .error = {}};
     const auto connected = connect_unix_socket(pipe + "/control");

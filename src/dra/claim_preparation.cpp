@@ -259,7 +259,7 @@ void add_daemon_edits(cdi::ContainerEdits& edits, const std::string& mps_root, c
   const std::vector<std::string> options = {"rw", "nosuid", "nodev", "bind"};
   edits.env.emplace_back("CUDA_MPS_PIPE_DIRECTORY=" + std::string(kClaimPipes));
   edits.mounts.push_back({mps::pipe_directory(mps_root, daemon), std::string(kClaimPipes), options});
-  edits.mounts.push_back({mps::shm_directory(mps_root), "/dev/shm", options});
+  edits.mounts.push_back({mps::client_shm_directory(mps_root, daemon), "/dev/shm", options});
 }
 
 }  // namespace

@@ -278,7 +278,7 @@ TEST(ClaimSpec, ADeviceOfADaemonBringsItsPipes) {
   std::map<std::string, std::string> mounts;
   for (const auto& mount : shared.mounts) mounts[mount.container_path] = mount.host_path;
   EXPECT_EQ(mounts, (std::map<std::string, std::string>{
-                        {"/dev/shm", "/run/nvidia/mps/shm"},
+                        {"/dev/shm", "/run/nvidia/mps/claim-shm/" + std::string(kUid)},
                         {"/tmp/nvidia-mps", "/run/nvidia/mps/claims/" + std::string(kUid) + "/pipe"}}));
   EXPECT_TRUE(cdi::read_spec(cdi::to_json(*spec), "spec").problems.empty());
 }

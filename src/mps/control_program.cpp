@@ -20,7 +20,6 @@
 
 #include "base/file.h"
 #include "base/text.h"
-#include "mps/manager.h"
 
 namespace gpulet::mps {
 namespace {
@@ -29,6 +28,13 @@ Result<std::pair<FileDescriptor, FileDescriptor>> make_pipe() {
   std::array<int, 2> ends;
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return fail(errno_error("pipe", errno));
   return std::pair(FileDescriptor(ends[0]), FileDescriptor(ends[1]));
+}
+
+bool is_other_file_system(const std::string& directory, const std::string& root) {
+  struct stat inner{};
+  struct stat outer{};
+  return ::stat(directory.c_str(), &inner) == 0 && ::stat(root.c_str(), &outer) == 0 &&
+         inner.st_dev != outer.st_dev;
 }
 
 // The first line, which has the cause.
@@ -56,7 +62,7 @@ bool holds_thread_percentage(const std::string& output, unsigned percentage) {
 }
 
 Result<ControlProgram> find_control_program(const std::string& driver_root, const std::string& root,
-                                            const std::string& host_root) {
+                                            const std::string& host_root, const std::string& shm) {
   GPULET_TRY_ASSIGN(DriverProgram found, find_driver_program(driver_root, kControlProgram));
   if (found.root.empty()) return ControlProgram{std::move(found), root};
   GPULET_TRY_ASSIGN(const RootDirectory there, RootDirectory::open_root(found.root));
@@ -76,7 +82,7 @@ Result<ControlProgram> find_control_program(const std::string& driver_root, cons
     GPULET_TRY_ASSIGN(found, find_driver_program(driver_root, kControlProgram, ChrootRule::kNever));
     return ControlProgram{std::move(found), root};
   }
-  if (may_mount && shm_is_mounted(root)) mount_over(shm_directory(root), "/dev/shm");
+  if (may_mount && is_other_file_system(shm, root)) mount_over(shm, "/dev/shm");
   return ControlProgram{std::move(found), *inside};
 }
 

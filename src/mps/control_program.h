@@ -36,11 +36,11 @@ struct ControlProgram {
   std::string root;  // in the environment of the program: "/run/nvidia/mps"
 };
 // A program that starts by chroot gets the MPS root at a path of the driver root that leads to the same
-// directory, or a mount over such a path, and the clients' shared memory as its /dev/shm, where that is
-// mounted. Without such a path it starts by the driver root's loader. `root`: the MPS root as this process
-// sees it; `host_root`: as the host does, may be empty. Errors: those of find_driver_program.
+// directory, or a mount over such a path, and `shm` (client_shm_directory()) as its /dev/shm, where a tmpfs
+// is mounted for it. Without such a path it starts by the driver root's loader. `root`: the MPS root as this
+// process sees it; `host_root`: as the host does, may be empty. Errors: those of find_driver_program.
 Result<ControlProgram> find_control_program(const std::string& driver_root, const std::string& root,
-                                            const std::string& host_root);
+                                            const std::string& host_root, const std::string& shm);
 
 // One run of a program.
 class ProgramCall {

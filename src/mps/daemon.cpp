@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "mps/shared_memory.h"
 
 namespace gpulet::mps {
 namespace {
@@ -88,7 +89,8 @@ void Daemon::begin_start() {
   for (const auto& directory : {pipes(), log_directory(options_.root, spec_.name)}) {
     if (const auto made = make_directories(directory); !made) return on_failure(made.error());
   }
-  auto program = find_control_program(options_.driver_root, options_.root, options_.host_root);
+  if (const auto made = make_client_shm(options_.root, spec_.name); !made) return on_failure(made.error());
+  auto program = find_program();
   if (!program) return on_failure(program.error());
   program_ = std::move(*program);
   label_for_containers(pipes());
@@ -98,6 +100,10 @@ void Daemon::begin_start() {
     if (const auto written = write_record(nullptr, false); !written) return on_failure(written.error());
   }
   set_modes(0, ComputeMode::kExclusiveProcess, &Daemon::stop_former_process);
+}
+
+Result<ControlProgram> Daemon::find_program() const {
+  return find_control_program(options_.driver_root, options_.root, options_.host_root, client_shm());
 }
 
 // One GPU at a time. MIG devices have no compute mode.
@@ -321,7 +327,7 @@ void Daemon::stop_daemon(std::function<void()> done) {
   // An adopted daemon's GPUs were set to exclusive mode too.
   modes_changed_ = modes_changed_ || ::access(started_file(options_.root, spec_.name).c_str(), F_OK) == 0;
   if (!program_) {
-    auto program = find_control_program(options_.driver_root, options_.root, options_.host_root);
+    auto program = find_program();
     if (program) program_ = std::move(*program);
   }
   // A daemon that is still starting would appear after the stop.
@@ -357,9 +363,12 @@ void Daemon::clean_up() {
 void Daemon::on_stopped() {
   ::unlink(started_file(options_.root, spec_.name).c_str());
   std::error_code ignored;
-  std::filesystem::remove_all(is_claim_daemon(spec_.name) ? options_.root + "/" + spec_.name
-                                                          : log_directory(options_.root, spec_.name),
-                              ignored);
+  if (is_claim_daemon(spec_.name)) {
+    std::filesystem::remove_all(options_.root + "/" + spec_.name, ignored);
+    std::filesystem::remove_all(client_shm(), ignored);
+  } else {
+    std::filesystem::remove_all(log_directory(options_.root, spec_.name), ignored);
+  }
   state_ = State::kIdle;
   if (const auto done = std::move(stopped_)) done();
 }

@@ -100,6 +100,8 @@ class Daemon {
   std::string limit_commands() const;
   void set_health(inventory::Health health);
   std::string pipes() const { return pipe_directory(options_.root, spec_.name); }
+  std::string client_shm() const { return client_shm_directory(options_.root, spec_.name); }
+  Result<ControlProgram> find_program() const;
   // The process of the pid file in pipes().
   Result<std::unique_ptr<DaemonProcess>> find_process() const;
 

@@ -114,19 +114,19 @@ TEST(MpsDaemon, FindsTheMpsRootInTheDriverRoot) {
   auto& node = root.node;
   ASSERT_TRUE(make_directories(node.options.root));
   const std::string& driver = node.root.driver_root();
-  auto same = find_control_program(driver, node.options.root, "/run/nvidia/mps");
+  auto same = find_control_program(driver, node.options.root, "/run/nvidia/mps", "");
   ASSERT_TRUE(same) << same.error().full_message();
   EXPECT_EQ(same->root, "/run/nvidia/mps");
   // Another directory of that name there: ours is mounted over it.
   ASSERT_TRUE(make_directories(node.root.mps_root()));
-  const auto mounted = find_control_program(driver, node.root.mps_root(), "/run/nvidia/mps");
+  const auto mounted = find_control_program(driver, node.root.mps_root(), "/run/nvidia/mps", "");
   ASSERT_TRUE(mounted);
   EXPECT_EQ(mounted->root, "/run/nvidia/mps");
   EXPECT_EQ(
       std::ranges::count(mounted->program.bind_mounts, std::pair<std::string, std::string>(
                                                            node.root.mps_root(), driver + "/run/nvidia/mps")),
       1);
-  const auto none = find_control_program(driver, node.root.mps_root(), "/none");
+  const auto none = find_control_program(driver, node.root.mps_root(), "/none", "");
   ASSERT_TRUE(none);
   EXPECT_EQ(none->root, node.root.mps_root());
   EXPECT_EQ(none->program.root, "");

@@ -46,7 +46,8 @@ class ExternalDaemons::ExternalDaemon {
   void ask() {
     timer_.reset();
     call_.reset();
-    const auto program = find_control_program(options_.driver_root, options_.root, options_.host_root);
+    const auto program = find_control_program(options_.driver_root, options_.root, options_.host_root,
+                                              client_shm_directory(options_.root, spec_.name));
     if (!program) return on_answer(fail(program.error()));
     auto call = ProgramCall::start_call(
         loop_,

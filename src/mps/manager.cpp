@@ -1,7 +1,5 @@
 #include "mps/manager.h"
 
-#include <sys/mount.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,55 +12,9 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "mps/plan.h"
+#include "mps/shared_memory.h"
 
 namespace gpulet::mps {
-namespace {
-
-constexpr unsigned kMaxMounts = 16;  // stacked mounts
-
-}  // namespace
-
-Result<std::string> shm_mount_options(std::string_view meminfo) {
-  constexpr std::string_view kKey = "MemTotal:";
-  for (const auto& line : text::split(meminfo, '\n')) {
-    if (!line.starts_with(kKey) || !line.ends_with(" kB")) continue;
-    const auto kibibytes = text::parse_unsigned(
-        text::trim(std::string_view(line).substr(kKey.size(), line.size() - kKey.size() - 3)));
-    if (kibibytes && *kibibytes > 1) return "size=" + std::to_string(*kibibytes / 2) + "k";
-  }
-  return fail(Code::kInvalidArgument, "has no MemTotal", "/proc/meminfo");
-}
-
-Status mount_shm(const std::string& root) {
-  const std::string directory = shm_directory(root);
-  GPULET_TRY_ASSIGN(const std::string meminfo, read_file("/proc/meminfo"));
-  GPULET_TRY_ASSIGN(const std::string options, shm_mount_options(meminfo));
-  GPULET_TRY(make_directories(directory));
-  GPULET_TRY(unmount_shm(root));
-  const unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RELATIME;
-  if (::mount("shm", directory.c_str(), "tmpfs", flags, options.c_str()) != 0) {
-    return fail(errno_error("cannot mount a tmpfs", errno, directory));
-  }
-  return {};
-}
-
-Status unmount_shm(const std::string& root) {
-  const std::string directory = shm_directory(root);
-  for (unsigned i = 0; i < kMaxMounts && shm_is_mounted(root); ++i) {
-    if (::umount2(directory.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) != 0) {
-      return fail(errno_error("cannot unmount", errno, directory));
-    }
-  }
-  return {};
-}
-
-bool shm_is_mounted(const std::string& root) {
-  struct stat outer{};
-  struct stat inner{};
-  return ::stat(root.c_str(), &outer) == 0 && ::stat(shm_directory(root).c_str(), &inner) == 0 &&
-         outer.st_dev != inner.st_dev;
-}
-
 const DaemonHealths::value_type* find_unserved_daemon(const DaemonHealths& healths) {
   const auto serves = [](const auto& one) { return one.second.healthy; };
   return healths.empty() || std::ranges::any_of(healths, serves) ? nullptr : &*healths.begin();
@@ -152,8 +104,9 @@ void DaemonManager::stop_former_daemons() {
   auto entry = std::filesystem::recursive_directory_iterator(options_.root, error);
   for (; !error && entry != std::filesystem::end(entry); entry.increment(error)) {
     const auto name = entry->path().filename();
-    const bool of_containers =
-        entry.depth() == 0 ? name == "shm" : entry.depth() > kResource && (name == "pipe" || name == "log");
+    const bool of_containers = entry.depth() == 0
+                                   ? name == "shm" || name == "claim-shm"
+                                   : entry.depth() > kResource && (name == "pipe" || name == "log");
     if (of_containers || entry.depth() >= kDeepest) entry.disable_recursion_pending();
     if (name != ".started") continue;
     names.push_back(std::filesystem::relative(entry->path().parent_path(), options_.root, error).string());
@@ -232,9 +185,11 @@ void DaemonManager::update_ready_file() {
 }
 
 Result<std::vector<std::string>> remove_leftovers(const std::string& root) {
-  GPULET_TRY(unmount_shm(root));
+  for (const auto& directory : {shm_directory(root), claim_shm_directory(root)})
+    GPULET_TRY(unmount_shm(directory));
   std::vector<std::string> removed;
-  for (const auto& path : {shm_directory(root), ready_file(root), root + "/nvidia.com", root + "/claims"}) {
+  for (const auto& path : {shm_directory(root), claim_shm_directory(root), ready_file(root),
+                           root + "/nvidia.com", root + "/claims"}) {
     std::error_code error;
     // libstdc++ removes by descriptors, so it does not follow a directory that becomes a link
     // meanwhile.

@@ -1,5 +1,4 @@
-// All MPS control daemons of a node, and the shared memory of their clients and servers: a tmpfs
-// below the MPS root, mounted as /dev/shm into every container of a resource shared by MPS.
+// All MPS control daemons of a node.
 #pragma once
 
 #include <functional>
@@ -7,7 +6,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/loop.h"
@@ -15,22 +13,6 @@
 #include "mps/daemon.h"
 
 namespace gpulet::mps {
-
-// The tmpfs option "size=<half of MemTotal>k", from the text of /proc/meminfo.
-// Errors: kInvalidArgument.
-Result<std::string> shm_mount_options(std::string_view meminfo);
-
-// Mounts `<root>/shm`, replacing an existing mount; creates the directory. Errors:
-// kPermissionDenied without CAP_SYS_ADMIN; kIo. Source: k8s-device-plugin v0.20.0,
-// cmd/mps-control-daemon/mount.
-Status mount_shm(const std::string& root);
-
-// Unmounts `<root>/shm` if it is mounted. Containers that already have it keep it. Errors:
-// kPermissionDenied without CAP_SYS_ADMIN; kIo.
-Status unmount_shm(const std::string& root);
-
-// Whether a separate file system is mounted there.
-bool shm_is_mounted(const std::string& root);
 
 using DaemonHealths = std::map<std::string, inventory::Health>;  // by the daemon's name
 // The first of several daemons if none serves; nullptr if one does, for one may wait for a faulty GPU, or if
@@ -91,12 +73,12 @@ class DaemonManager {
   Lifetime lifetime_;
 };
 
-// Removes what control daemons left below an MPS root, for an uninstall: unmounts and removes `<root>/shm`,
-// and removes the ready file and the directories of every resource. Keeps everything else below the root, and
-// the root itself, which is a mount point in a container. Follows no link, because containers can write to
-// some of these directories. Returns what was removed, in order; empty if there was nothing. Blocks for a few
-// file operations. Precondition: no daemon and no agent uses the root. Errors: kPermissionDenied without
-// CAP_SYS_ADMIN if shm is mounted; kIo. What came before the failure is removed.
+// Removes what control daemons left below an MPS root, for an uninstall: unmounts and removes the clients'
+// shared memory, and removes the ready file and the directories of every resource. Keeps everything else
+// below the root, and the root itself, which is a mount point in a container. Follows no link, because
+// containers can write to some of these directories. Returns what was removed, in order; empty if there was
+// nothing. Blocks for a few file operations. Precondition: no daemon and no agent uses the root. Errors:
+// kPermissionDenied without CAP_SYS_ADMIN if shm is mounted; kIo. What came before the failure is removed.
 Result<std::vector<std::string>> remove_leftovers(const std::string& root);
 
 }  // namespace gpulet::mps

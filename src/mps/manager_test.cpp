@@ -15,6 +15,7 @@
 #include "mps/daemon.h"
 #include "mps/manager.h"
 #include "mps/plan.h"
+#include "mps/shared_memory.h"
 #include "mps/test_mps_node.h"
 
 namespace gpulet::mps {
@@ -229,20 +230,23 @@ TEST(MpsShm, ReplacesTheMountOrReportsTheCause) {
   if (child == 0) {
     const bool own =
         ::unshare(CLONE_NEWNS) == 0 && ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
-    const auto first = mount_shm(root);
+    const auto first = mount_shm(shm_directory(root));
     if (!own) ::_exit(!first && first.error().code() == Code::kPermissionDenied ? 0 : 1);
-    if (!first || !shm_is_mounted(root)) ::_exit(2);
+    if (!first || !shm_is_mounted(shm_directory(root))) ::_exit(2);
     if (!write_file_atomic(root + "/shm/old", "")) ::_exit(3);
-    if (!mount_shm(root) || ::access((root + "/shm/old").c_str(), F_OK) == 0) ::_exit(4);
+    if (!mount_shm(shm_directory(root)) || ::access((root + "/shm/old").c_str(), F_OK) == 0) ::_exit(4);
     struct statfs found{};
     ::statfs((root + "/shm").c_str(), &found);
     if (found.f_type != TMPFS_MAGIC) ::_exit(5);
-    ::_exit(unmount_shm(root) && !shm_is_mounted(root) && unmount_shm(root) ? 0 : 6);
+    ::_exit(unmount_shm(shm_directory(root)) && !shm_is_mounted(shm_directory(root)) &&
+                    unmount_shm(shm_directory(root))
+                ? 0
+                : 6);
   }
   int status = -1;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0) << WEXITSTATUS(status);
-  EXPECT_FALSE(shm_is_mounted(root));
+  EXPECT_FALSE(shm_is_mounted(shm_directory(root)));
 }
 
 }  // namespace

@@ -177,5 +177,10 @@ std::string started_file(const std::string& root, const std::string& name) {
 }
 std::string ready_file(const std::string& root) { return root + "/.ready"; }
 std::string shm_directory(const std::string& root) { return root + "/shm"; }
+std::string claim_shm_directory(const std::string& root) { return root + "/claim-shm"; }
+std::string client_shm_directory(const std::string& root, const std::string& name) {
+  if (!is_claim_daemon(name)) return shm_directory(root);
+  return claim_shm_directory(root) + name.substr(name.find('/'));
+}
 
 }  // namespace gpulet::mps

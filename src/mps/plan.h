@@ -82,6 +82,11 @@ std::string pipe_directory(const std::string& root, const std::string& name);
 std::string log_directory(const std::string& root, const std::string& name);
 std::string started_file(const std::string& root, const std::string& name);
 std::string ready_file(const std::string& root);
+// Where a tmpfs is for the /dev/shm of the clients: of resources', and of claims', in which each daemon has a
+// directory.
 std::string shm_directory(const std::string& root);
+std::string claim_shm_directory(const std::string& root);
+// The /dev/shm of a daemon's clients: claims share none.
+std::string client_shm_directory(const std::string& root, const std::string& name);
 
 }  // namespace gpulet::mps

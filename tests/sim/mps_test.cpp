@@ -6,7 +6,8 @@
 
 #include "base/file.h"
 #include "base/text.h"
-#include "mps/manager.h"
+#include "mps/plan.h"
+#include "mps/shared_memory.h"
 #include "tests/sim/node_fixture.h"
 
 namespace gpulet::tests {
@@ -94,10 +95,10 @@ TEST_F(SimMps, AConfigWithoutMpsRestoresTheNode) {
   ASSERT_TRUE(becomes_allocatable(8));
   EXPECT_TRUE(
       becomes_true([&] { return ::kill(daemon, 0) != 0 && compute_mode(0) == 0 && compute_mode(1) == 0; }));
-  EXPECT_FALSE(mps::shm_is_mounted(mps_root()));
+  EXPECT_FALSE(mps::shm_is_mounted(mps::shm_directory(mps_root())));
   write_config(shared_config(2));
   ASSERT_TRUE(becomes_allocatable(4, kShared)) << agent_log();
-  EXPECT_EQ(mps::shm_is_mounted(mps_root()), ::geteuid() == 0);
+  EXPECT_EQ(mps::shm_is_mounted(mps::shm_directory(mps_root())), ::geteuid() == 0);
 }
 
 TEST_F(SimMps, AnAgentWithoutMpsStopsLeftoverDaemons) {
@@ -111,7 +112,7 @@ TEST_F(SimMps, AnAgentWithoutMpsStopsLeftoverDaemons) {
   ASSERT_TRUE(becomes_allocatable(8));
   EXPECT_TRUE(
       becomes_true([&] { return ::kill(daemon, 0) != 0 && compute_mode(0) == 0 && compute_mode(1) == 0; }));
-  EXPECT_FALSE(mps::shm_is_mounted(mps_root()));
+  EXPECT_FALSE(mps::shm_is_mounted(mps::shm_directory(mps_root())));
 }
 
 TEST_F(SimMps, AContainersInitStopsItsDaemons) {
@@ -126,7 +127,7 @@ TEST_F(SimMps, AContainersInitStopsItsDaemons) {
   EXPECT_TRUE(becomes_true([&] { return compute_mode(0) == 0 && compute_mode(1) == 0; })) << agent_log();
   EXPECT_TRUE(
       becomes_true([&] { return !std::filesystem::exists(mps_root() + "/" + kShared + "/.started"); }));
-  EXPECT_TRUE(becomes_true([&] { return !mps::shm_is_mounted(mps_root()); }));
+  EXPECT_TRUE(becomes_true([&] { return !mps::shm_is_mounted(mps::shm_directory(mps_root())); }));
 }
 
 TEST_F(SimMps, AnAgentInAPodStopsItsDaemonsInOrder) {
@@ -140,7 +141,7 @@ TEST_F(SimMps, AnAgentInAPodStopsItsDaemonsInOrder) {
   EXPECT_TRUE(becomes_true([&] { return ::kill(daemon, 0) != 0; }));  // once its new parent has reaped it
   EXPECT_EQ(compute_mode(0), 0);
   EXPECT_FALSE(std::filesystem::exists(mps_root() + "/" + kShared + "/.started"));
-  EXPECT_FALSE(mps::shm_is_mounted(mps_root()));
+  EXPECT_FALSE(mps::shm_is_mounted(mps::shm_directory(mps_root())));
 }
 
 TEST_F(SimMps, UnequalSharesHaveLimitsInTheContainer) {

@@ -3,8 +3,10 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "mps/manager.h"
+#include "mps/shared_memory.h"
 
 namespace gpulet::agent {
 namespace {
@@ -79,13 +81,13 @@ void MpsController::run_daemons() {
   if (!settings_.host_root.empty()) specs.insert(specs.end(), claim_specs_.begin(), claim_specs_.end());
   const auto& root = settings_.root;
   // Without daemons there is something to do only if a previous agent left its shared memory.
-  if (!manager_ && specs.empty() && !mps::shm_is_mounted(root)) return;
+  if (!manager_ && specs.empty() && !is_shared_memory_mounted(root)) return;
   if (!manager_) manager_ = make_manager();
   std::erase_if(daemon_health_, [&](const auto& known) {
     return mps::is_claim_daemon(known.first) &&
            std::ranges::find(claim_specs_, known.first, &mps::DaemonSpec::name) == claim_specs_.end();
   });
-  specs.empty() ? unmount_shared_memory(root) : mount_shared_memory(root);
+  prepare_shared_memory(specs);
   manager_->apply_specs(std::move(specs));
 }
 
@@ -165,7 +167,7 @@ void MpsController::give_up_daemons() {
     });
   });
   daemon_health_.clear();
-  unmount_shared_memory(settings_.root);
+  unmount_all_shared_memory();
 }
 
 std::string MpsController::problem() const {
@@ -198,7 +200,7 @@ void MpsController::pause_daemons(const std::vector<ContainerDevices>& container
 void MpsController::stop_daemons(std::function<void()> done) {
   if (!manager_) return done();
   manager_->stop_all([this, done = std::move(done)] {
-    unmount_shared_memory(settings_.root);
+    unmount_all_shared_memory();
     done();
   });
 }
@@ -208,17 +210,36 @@ void MpsController::end_daemons(std::function<void()> done) {
   stop_daemons(std::move(done));
 }
 
-void MpsController::mount_shared_memory(const std::string& root) {
-  if (mps::shm_is_mounted(root)) return;
-  if (const auto mounted = mps::mount_shm(root); !mounted) {
+bool MpsController::is_shared_memory_mounted(const std::string& root) {
+  return mps::shm_is_mounted(mps::shm_directory(root)) || mps::shm_is_mounted(mps::claim_shm_directory(root));
+}
+
+void MpsController::prepare_shared_memory(const std::vector<mps::DaemonSpec>& specs) {
+  const auto is_of_claim = [](const mps::DaemonSpec& spec) { return mps::is_claim_daemon(spec.name); };
+  const auto shm = mps::shm_directory(settings_.root), claim_shm = mps::claim_shm_directory(settings_.root);
+  std::ranges::all_of(specs, is_of_claim) ? unmount_shared_memory(shm) : mount_shared_memory(shm);
+  if (std::ranges::any_of(specs, is_of_claim)) return mount_shared_memory(claim_shm);
+  // A daemon that still stops has its directory there.
+  std::error_code error;
+  if (std::filesystem::is_empty(claim_shm, error) && !error) unmount_shared_memory(claim_shm);
+}
+
+void MpsController::unmount_all_shared_memory() {
+  unmount_shared_memory(mps::shm_directory(settings_.root));
+  unmount_shared_memory(mps::claim_shm_directory(settings_.root));
+}
+
+void MpsController::mount_shared_memory(const std::string& directory) {
+  if (mps::shm_is_mounted(directory)) return;
+  if (const auto mounted = mps::mount_shm(directory); !mounted) {
     reporter_.report_event(
         Reporter::Severity::kWarning, "MpsSharedMemory",
         mounted.error().full_message() + "; MPS clients share the memory of the directory's file system");
   }
 }
 
-void MpsController::unmount_shared_memory(const std::string& root) {
-  if (const auto cleared = mps::unmount_shm(root); !cleared) {
+void MpsController::unmount_shared_memory(const std::string& directory) {
+  if (const auto cleared = mps::unmount_shm(directory); !cleared) {
     reporter_.report_event(Reporter::Severity::kWarning, "MpsSharedMemory", cleared.error().full_message());
   }
 }

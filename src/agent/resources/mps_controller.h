@@ -73,8 +73,11 @@ class MpsController {
   // Stops the daemons that the agent runs, without waiting.
   void give_up_daemons();
   // The shared memory of the daemons below `root`.
-  void mount_shared_memory(const std::string& root);
-  void unmount_shared_memory(const std::string& root);
+  static bool is_shared_memory_mounted(const std::string& root);
+  void prepare_shared_memory(const std::vector<mps::DaemonSpec>& specs);
+  void mount_shared_memory(const std::string& directory);
+  void unmount_shared_memory(const std::string& directory);
+  void unmount_all_shared_memory();
   void on_daemon_health(const std::string& name, const inventory::Health& health);
 
   Loop& loop_;

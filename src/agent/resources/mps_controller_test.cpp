@@ -7,7 +7,10 @@
 #include <vector>
 
 #include "agent/node/test_reporter.h"
+#include "base/file.h"
+#include "base/process.h"
 #include "mps/plan.h"
+#include "mps/shared_memory.h"
 #include "nvml/test_sim_root.h"
 #include "sim/mps/daemon.h"
 
@@ -33,7 +36,8 @@ class MpsControllerTest : public testing::Test {
     EXPECT_TRUE(wait_until([this] { return gpus_.size() == 4; }));
   }
   ~MpsControllerTest() override {
-    EXPECT_TRUE(mps::unmount_shm(mps_root()));
+    for (const auto& directory : {mps::shm_directory(mps_root()), mps::claim_shm_directory(mps_root())})
+      EXPECT_TRUE(mps::unmount_shm(directory));
     std::error_code error;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(mps_root(), error)) {
       const auto pid = sim::mps::daemon_pid(entry.path());
@@ -105,6 +109,29 @@ TEST_F(MpsControllerTest, DaemonsOfClaimsRunBesideThoseOfResources) {
   ASSERT_TRUE(is_free(1));
   EXPECT_EQ(mode(1), 0u);
   EXPECT_FALSE(std::filesystem::exists(mps_root() + "/" + claim_));
+}
+
+TEST_F(MpsControllerTest, ClaimsShareNoMemory) {
+  namespace fs = std::filesystem;
+  const auto shm = [this](const std::string& name) { return mps::client_shm_directory(mps_root(), name); };
+  const auto is_mounted = [this] { return mps::shm_is_mounted(mps::claim_shm_directory(mps_root())); };
+  const std::string other = mps::claim_daemon_name("uid-2", 0);
+  set_claim_daemons({spec_of(claim_, 1), spec_of(other, 2)});
+  for (const auto& name : {claim_, other}) {
+    ASSERT_TRUE(serves(name));
+    EXPECT_EQ(fs::status(shm(name)).permissions(), fs::perms::all | fs::perms::sticky_bit) << name;
+    ASSERT_TRUE(write_file_atomic(shm(name) + "/segment", name));
+  }
+  EXPECT_EQ(is_mounted(), has_capability(CAP_SYS_ADMIN));
+  EXPECT_FALSE(mps::shm_is_mounted(mps::shm_directory(mps_root()))) << "no resource is shared";
+  set_claim_daemons({spec_of(other, 2)});
+  ASSERT_TRUE(is_free(1));
+  EXPECT_FALSE(fs::exists(shm(claim_)));
+  EXPECT_EQ(read_file(shm(other) + "/segment").value_or(""), other);
+  set_claim_daemons({});
+  ASSERT_TRUE(is_free(2));
+  controller_.apply_daemons({}, config_);
+  EXPECT_FALSE(is_mounted());
 }
 
 TEST_F(MpsControllerTest, AnotherControllerTakesOverTheDaemonsOfClaims) {

@@ -20,6 +20,7 @@
 #include "cli/main/process_exit.h"
 #include "mps/daemon.h"
 #include "mps/manager.h"
+#include "mps/shared_memory.h"
 #include "partition/resources.h"
 
 namespace gpulet::cli {
@@ -219,7 +220,7 @@ int run_mps_control_daemon(const MpsOptions& options) {
 }
 
 int mount_mps_shm(const std::string& root) {
-  const auto mounted = mps::mount_shm(root);
+  const auto mounted = mps::mount_shm(mps::shm_directory(root));
   if (mounted) return 0;
   return print_error("mps-control-daemon", mounted.error().full_message());
 }

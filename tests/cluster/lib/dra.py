@@ -186,6 +186,9 @@ class DraChecks:
             pid, environment = environments[name]
             assert environment["CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/nvidia-mps", environment
             assert pathlib.Path("/proc", str(pid), "root/tmp/nvidia-mps/control").exists(), name
+        shared = {(found.st_dev, found.st_ino) for pid, _ in (environments[name] for name in pods)
+                  for found in [pathlib.Path("/proc", str(pid), "root/dev/shm").stat()]}
+        assert len(shared) == 1, "the containers of one claim share their memory"
         assert self.node.nvml("gpus")[uuid]["compute_mode"] == COMPUTE_MODE_EXCLUSIVE_PROCESS
         # The other Pod keeps it.
         self.kube.delete_pod(pods[0])

@@ -27,7 +27,8 @@ void set_memory_limit(NvmlDriver& driver, const DeviceUuid& gpu, std::string cgr
                       std::function<void(Status)> done);
 
 // Succeeds where the driver reads back no limit afterwards, also if there was none. kFailedPrecondition if it
-// reads back one; kIo for a cgroup that no longer exists, of which the driver may keep a limit.
+// reads back one; kIo for a cgroup that no longer exists. Clear before the cgroup is removed: the driver's
+// own table keeps the limit for a later cgroup, and the kernel's controller the reservation at the ancestors.
 void clear_memory_limit(NvmlDriver& driver, const DeviceUuid& gpu, std::string cgroup,
                         std::function<void(Status)> done);
 

@@ -39,6 +39,7 @@ class CommandLine {
     add_load_and_faults();
     add_conditions();
     add_failing_calls();
+    add_memory_accounting();
     add_repairs();
     add_mps();
     add_demo();
@@ -145,14 +146,28 @@ class CommandLine {
 
   void add_load_and_faults() {
     const Arguments& a = arguments_;
+    using control::Allocation;
+    static const std::map<std::string, Allocation> kAllocations = {{"", Allocation::kOrdinary},
+                                                                   {"tiny", Allocation::kTinyObjects},
+                                                                   {"dead-creator", Allocation::kDeadCreator},
+                                                                   {"managed", Allocation::kManaged},
+                                                                   {"render-node", Allocation::kRenderNode}};
     CLI::App* sub = add_gpu_command(
         "load", "Run a simulated process on a GPU", [&a](const StateFile& state, std::uint32_t gpu) {
           return control::set_load(state, gpu,
-                                   {a.percent, a.memory_mib, a.pid, a.gpu_instance, a.compute_instance});
+                                   {a.percent, a.memory_mib, a.pid, a.gpu_instance, a.compute_instance,
+                                    a.cgroup, kAllocations.at(a.allocation)});
         });
     sub->add_option("PERCENT", arguments_.percent, "utilization, 0 to 100; 0 ends the process")->required();
     sub->add_option("--memory", arguments_.memory_mib, "memory of the process in MiB");
     sub->add_option("--pid", arguments_.pid, "process id");
+    sub->add_option("--cgroup", arguments_.cgroup,
+                    "directory of the cgroup that its memory is charged to (default: that of --pid)");
+    sub->add_option(
+           "--past-limit", arguments_.allocation,
+           "allocate memory that the driver does not charge: tiny (charges a sixteenth), dead-creator, "
+           "managed or render-node")
+        ->check(CLI::IsMember({"tiny", "dead-creator", "managed", "render-node"}));
     add_instance(sub);
 
     sub = add_gpu_command("xid", "Post an XID event", [&a](const StateFile& state, std::uint32_t gpu) {
@@ -317,6 +332,25 @@ class CommandLine {
       return on_machine(a, [&a](const StateFile& state) { return control::fail_event_wait(state, a.code); });
     return on_gpu(
         a, [&a](const StateFile& state, std::uint32_t gpu) { return control::fail_gpu(state, gpu, a.code); });
+  }
+
+  void add_memory_accounting() {
+    const Arguments& a = arguments_;
+    static const std::map<std::string, MemoryBackend> kModes = {{"auto", MemoryBackend::kAuto},
+                                                                {"off", MemoryBackend::kOff},
+                                                                {"misc", MemoryBackend::kMisc},
+                                                                {"dmem", MemoryBackend::kDmem}};
+    CLI::App* sub = add_root_command(
+        "memacct", "Set how the driver, from 615 on, accounts memory by cgroup; a change ends all limits",
+        [&a] {
+          return on_machine(a, [&a](const StateFile& state) {
+            return control::set_memory_accounting(state, kModes.at(a.kind), a.memory_mib);
+          });
+        });
+    sub->add_option("MODE", arguments_.kind, "auto, off, misc or dmem")
+        ->required()
+        ->check(CLI::IsMember(kModes));
+    sub->add_option("--misreport", arguments_.memory_mib, "read every limit back as this many MiB");
   }
 
   void add_repairs() {

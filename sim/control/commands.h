@@ -17,7 +17,7 @@ namespace gpulet::sim {
 // The values of all options; each command uses some.
 struct Arguments {
   std::string root, machine, gpu, version, library, nvidia_smi, mps_control, seed, kind, location,
-      pipe_directory, call;
+      pipe_directory, call, cgroup, allocation;
   arguments::OutputOptions output;
   std::uint32_t percent = 0, pid = 0, link = 0, number = 1, delay_us = 0, delay_ms = 0, down_ms = 0, code = 0,
                 skip = 0;

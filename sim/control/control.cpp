@@ -121,11 +121,13 @@ Result<std::uint32_t> find_gpu(const StateFile& state, const std::string& name) 
 }
 
 Status set_load(const StateFile& state, std::uint32_t gpu, const Load& load) {
+  GPULET_TRY_ASSIGN(const auto cgroup, find_load_cgroup(load.cgroup, load.pid));
   return edit_gpu(state, gpu, [&](Machine& machine, Gpu& one) -> Status {
     if (load.percent > 100) return fail(Code::kInvalidArgument, "a load is from 0 to 100 percent");
     GPULET_TRY(check_instance(one, load.gpu_instance, load.compute_instance));
     const std::uint32_t pid = load.pid != 0 ? load.pid : kFirstGeneratedPid + gpu;
     remove_process(one, pid);
+    release_memory(machine, gpu, pid);
     if (load.percent != 0) {
       const std::uint64_t room = one.memory_total - one.memory_reserved -
                                  std::min(one.memory_total - one.memory_reserved, memory_in_use(one));
@@ -143,7 +145,12 @@ Status set_load(const StateFile& state, std::uint32_t gpu, const Load& load) {
       process.memory_utilization = static_cast<std::uint8_t>(load.percent / 2);
       process.memory_bytes = std::min(wanted, room);
       if (load.pid == 0) set_text(process.name, "gpulet-sim load");
+      const std::uint64_t bytes = charged_bytes(load.allocation, process.memory_bytes);
       if (!add_process(one, process)) return fail(Code::kFailedPrecondition, "too many processes", one.uuid);
+      if (const auto charged = charge_memory(machine, gpu, pid, cgroup, bytes); !charged) {
+        remove_process(one, pid);
+        return charged;
+      }
     }
     update_load_metrics(machine, gpu);
     return {};

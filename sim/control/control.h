@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "sim/control/memory_accounting.h"
 #include "sim/state/state.h"
 
 namespace gpulet::sim::control {
@@ -23,9 +24,12 @@ struct Load {
   std::uint32_t pid = 0;         // 0: a generated one, the same for each load of this GPU
   std::uint32_t gpu_instance = kNoInstance;
   std::uint32_t compute_instance = kNoInstance;
+  std::string cgroup{};  // as of find_load_cgroup()
+  Allocation allocation = Allocation::kOrdinary;
 };
 // Sets utilization, clocks, power and temperature between idle and the limits. Replaces the load of the same
-// pid.
+// pid. kInvalidArgument where the GPU or a memory limit of the cgroup has not that much memory left;
+// kNotFound if `cgroup` is no cgroup v2.
 Status set_load(const StateFile& state, std::uint32_t gpu, const Load& load);
 
 // Posts the event, with its instance, and sets the recovery action of the catalogue.

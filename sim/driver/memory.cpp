@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "sim/driver/memory_limits.h"
 #include "sim/driver/rights.h"
 #include "sim/state/mig.h"
 
@@ -75,6 +76,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory) 
 }
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t* memory) {
+  const auto cgroup = cgroup_of_caller();
   const GpuCall call(device, Accepts::kGpuOrMig);
   if (const auto error = call.entry_error(memory)) return error;
   if (const auto refused = check_mig_monitor(call)) return refused;
@@ -84,6 +86,12 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t* me
   memory->reserved = found.reserved;
   memory->free = found.free_bytes();
   memory->used = found.used;
+  if (const auto limit = limit_seen_by(call, cgroup); limit && limit->hard != kUnlimitedMemory) {
+    memory->total = limit->hard;
+    memory->reserved = 0;
+    memory->used = limit->used;
+    memory->free = std::min(found.free_bytes(), limit->hard - std::min(limit->hard, limit->used));
+  }
   return NVML_SUCCESS;
 }
 

@@ -80,6 +80,7 @@ void MachineReader::read_driver(Section& section) {
     Section own(errors_, *node, section.key_path("driver"));
     own.text_key("version", driver.version);
     own.text_key("nvml_version", driver.nvml_version);
+    own.choice_key("memacct", machine_->memory.mode, {"auto", "off", "misc", "dmem"}, {0, 1, 2, 3});
     if (const Node* cuda = own.find_key("cuda")) {
       const auto parts = text::split(cuda->scalar, '.');
       const auto major = parts.size() == 2 ? text::parse_unsigned(parts[0]) : std::nullopt;

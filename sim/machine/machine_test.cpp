@@ -193,7 +193,7 @@ TEST(Identity, IsStableAndDependsOnTheSeed) {
 
 constexpr const char* kCustomMachine = R"(version: 1
 name: own
-driver: {version: 580.95.05, cuda: "13.0"}
+driver: {version: 580.95.05, cuda: "13.0", memacct: dmem}
 models:
   card:
     name: Own Card
@@ -214,6 +214,7 @@ TEST(Custom, AcceptsModelsAndOverrides) {
   EXPECT_STREQ(own.driver.version, "580.95.05");
   EXPECT_STREQ(own.driver.nvml_version, "13.580.95.05");
   EXPECT_EQ(own.driver.cuda_version, 13000);
+  EXPECT_EQ(own.memory.mode, MemoryBackend::kDmem);
   EXPECT_STREQ(own.gpus[0].name, "Own Card");
   EXPECT_EQ(own.gpus[0].power_usage_mw, kNotReported) << "a value missing in a model is not reported";
   EXPECT_STREQ(own.gpus[1].name, "Tesla T4");

@@ -259,7 +259,9 @@ std::string proc_version_text(const Machine& machine) {
          "  Wed Feb 26 02:03:00 UTC 2025\nGCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n";
 }
 
-std::string proc_params_text() {
+std::string proc_params_text(const Machine& machine) {
+  // The values of RmMemacctMode, in the order of MemoryBackend.
+  constexpr std::string_view kMemoryKeys[] = {"", "RmMemacctMode=0", "RmMemacctMode=1", "RmMemacctMode=2"};
   return "ResmanDebugLevel: 4294967295\nRmLogonRC: 1\nModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: "
          "0\n"
          "DeviceFileMode: 438\nInitializeSystemMemoryAllocations: 1\nUsePageAttributeTable: 4294967295\n"
@@ -267,8 +269,9 @@ std::string proc_params_text() {
          "IgnoreMMIOCheck: 0\nEnableStreamMemOPs: 0\nEnableUserNUMAManagement: 1\nNvLinkDisable: 0\n"
          "RmProfilingAdminOnly: 1\nPreserveVideoMemoryAllocations: 0\nEnableS0ixPowerManagement: 0\n"
          "DynamicPowerManagement: 3\nEnableGpuFirmware: 18\nEnableResizableBar: 0\n"
-         "EnableDbgBreakpoint: 0\nOpenRmEnableUnsupportedGpus: 1\nRegistryDwords: "
-         "\"\"\nRegistryDwordsPerDevice: \"\"\n"
+         "EnableDbgBreakpoint: 0\nOpenRmEnableUnsupportedGpus: 1\nRegistryDwords: \"" +
+         std::string(kMemoryKeys[static_cast<std::size_t>(machine.memory.mode)]) +
+         "\"\nRegistryDwordsPerDevice: \"\"\n"
          "RmMsg: \"\"\nGpuBlacklist: \"\"\nTemporaryFilePath: \"\"\nExcludedGpus: \"\"\n";
 }
 

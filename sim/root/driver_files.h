@@ -54,7 +54,7 @@ std::string make_shared_object(std::string_view soname);
 std::string address_text(const PciAddress& address);
 
 std::string proc_version_text(const Machine& machine);  // /proc/driver/nvidia/version
-std::string proc_params_text();                         // /proc/driver/nvidia/params
+std::string proc_params_text(const Machine& machine);   // /proc/driver/nvidia/params
 std::string proc_devices_text(bool uvm);                // /proc/devices; `uvm`: with the module nvidia-uvm
 // /proc/driver/nvidia/gpus/<address>/information
 std::string proc_information_text(const Machine& machine, const Gpu& gpu);

@@ -111,7 +111,7 @@ Status add_device_nodes(FileTree& tree, const Machine& machine, bool uvm) {
 Status add_proc(FileTree& tree, const Machine& machine, bool uvm) {
   GPULET_TRY(tree.add_file("proc/devices", proc_devices_text(uvm), 0444));
   GPULET_TRY(tree.add_file("proc/driver/nvidia/version", proc_version_text(machine), 0444));
-  GPULET_TRY(tree.add_file("proc/driver/nvidia/params", proc_params_text(), 0444));
+  GPULET_TRY(tree.add_file("proc/driver/nvidia/params", proc_params_text(machine), 0444));
   GPULET_TRY(tree.add_file("proc/driver/nvidia-caps/mig-minors", mig_minors_text(), 0444));
   const std::string capabilities(kCapabilities);
   GPULET_TRY(tree.add_file(capabilities + "/mig/config", capability_text(kConfigMinor, kConfigMode), 0400));
@@ -389,6 +389,7 @@ Status refresh_driver_root(const std::string& root, const Machine& machine) {
     GPULET_TRY(rewrite_file(root + "/sys/module/nvidia/version", std::string(machine.driver.version) + "\n"));
   }
   GPULET_TRY(rewrite_file(root + "/proc/driver/nvidia/version", proc_version_text(machine)));
+  GPULET_TRY(rewrite_file(root + "/proc/driver/nvidia/params", proc_params_text(machine)));
   for (std::uint32_t i = 0; i < machine.gpu_count; ++i) {
     const Gpu& gpu = machine.gpus[i];
     const std::string directory = root + "/proc/driver/nvidia/gpus/" + address_text(gpu.pci);

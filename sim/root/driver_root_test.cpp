@@ -270,6 +270,7 @@ TEST_F(RootTest, RefreshFollowsAReplacedGpuAndANewDriver) {
   const StateFile state = bring_up("t4");
   replace_gpu(*state.lock_for_edit(), 1);
   set_text(state.lock_for_edit()->driver.version, "580.95.05");
+  state.lock_for_edit()->memory.mode = MemoryBackend::kOff;
   const auto machine = std::make_unique<Machine>(*state.lock_for_read());
   const auto done = refresh_driver_root(root_path(), *machine);
   ASSERT_TRUE(done) << done.error().full_message();
@@ -277,6 +278,9 @@ TEST_F(RootTest, RefreshFollowsAReplacedGpuAndANewDriver) {
                 .find(machine->gpus[1].uuid),
             std::string::npos);
   EXPECT_NE(read_whole(root_path() + "/proc/driver/nvidia/version").find("  580.95.05  "), std::string::npos);
+  EXPECT_NE(
+      read_whole(root_path() + "/proc/driver/nvidia/params").find("\nRegistryDwords: \"RmMemacctMode=0\"\n"),
+      std::string::npos);
   const fs::path libraries = root_path() + "/" + std::string(kLibraryDirectory);
   EXPECT_EQ(fs::read_symlink(libraries / "libnvidia-ml.so.1"), "libnvidia-ml.so.580.95.05");
   for (const auto& entry : fs::directory_iterator(libraries)) {

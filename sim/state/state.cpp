@@ -240,6 +240,7 @@ void load_driver(Machine& machine) {
       clear_instances(gpu.mig);
       if (gpu.mig.mode_needs_reset == 0) gpu.mig.current = gpu.mig.pending = 0;
     }
+    clear_memory_limits(machine);
   }
   machine.driver.loaded = 1;
 }
@@ -311,6 +312,7 @@ void replace_gpu(Machine& machine, std::uint32_t index) {
   gpu.remapped_rows.uncorrectable = 0;
   restart_counters(gpu);
   for (Process& process : gpu.processes) process = {};
+  clear_memory_limits(machine, index);
   gpu.mig.current = gpu.mig.pending = 0;
   clear_instances(gpu.mig);
 }

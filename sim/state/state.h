@@ -17,12 +17,13 @@
 #include <utility>
 
 #include "base/result.h"
+#include "sim/state/memory_limits.h"
 
 namespace gpulet::sim {
 
 inline constexpr std::uint32_t kMagic = 0x4c504753;  // "SGPL"
 // Increased with every change of the layout below: a library refuses a state of another build.
-inline constexpr std::uint32_t kLayoutVersion = 8;
+inline constexpr std::uint32_t kLayoutVersion = 9;
 inline constexpr std::size_t kMaxGpus = 64;
 inline constexpr std::size_t kMaxLinks = 36;           // NVML_NVLINK_MAX_LINKS
 inline constexpr std::size_t kMaxProfiles = 18;        // NVML_GPU_INSTANCE_PROFILE_COUNT
@@ -34,7 +35,6 @@ inline constexpr std::size_t kMaxProcesses = 64;        // of one GPU
 inline constexpr std::size_t kMaxClients = 256;         // further ones are not counted
 inline constexpr std::size_t kMaxEvents = 1024;         // stored; a waiter further behind misses the oldest
 inline constexpr std::size_t kMaxRetiredPages = 64;
-inline constexpr std::size_t kMaxEncodedClocks = 16;
 inline constexpr std::size_t kMaxAnswers = 16;
 inline constexpr std::size_t kMaxCpuWords = 16;  // of 64 CPUs
 inline constexpr std::int32_t kNotReported = -1;
@@ -316,8 +316,7 @@ struct Gpu {
   std::uint32_t ecc_current;  // mode
   std::uint32_t ecc_pending;
   std::uint32_t retired_page_count;
-  // [corrected, uncorrected][volatile, aggregate]
-  EccCounts ecc[2][2];
+  EccCounts ecc[2][2];  // [corrected, uncorrected][volatile, aggregate]
   RetiredPage retired_pages[kMaxRetiredPages];
   std::int32_t retired_pages_supported;  // until Turing; later GPUs remap rows
   std::int32_t retired_pages_pending;
@@ -394,6 +393,7 @@ struct Machine {
   Client clients[kMaxClients];
   std::uint64_t last_event;  // sequence of the newest, 0: none yet
   Event events[kMaxEvents];  // of sequence s at s % kMaxEvents
+  MemoryAccounting memory;
 };
 
 // The whole file.

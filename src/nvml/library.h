@@ -85,6 +85,8 @@ namespace gpulet::nvml {
   X(nvmlDeviceValidateInforom, nullptr)                                                          \
   X(nvmlDeviceGetTotalEnergyConsumption, nullptr)                                                \
   X(nvmlDeviceGetMemoryInfo_v2, nullptr)                                                         \
+  X(nvmlDeviceSetMemoryLimits_v1, nullptr)                                                       \
+  X(nvmlDeviceGetMemoryLimits_v1, nullptr)                                                       \
   X(nvmlDeviceGetBAR1MemoryInfo, nullptr)                                                        \
   X(nvmlDeviceGetClockInfo, nullptr)                                                             \
   X(nvmlDeviceGetMaxClockInfo, nullptr)                                                          \

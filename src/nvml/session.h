@@ -166,11 +166,12 @@ class Session {
   void free_event_set(void* set) const;
 
  private:
-  friend class Mig;      // mig.h: creates and destroys instances
-  friend class Health;   // health.h: health readings of one GPU
-  friend class Usage;    // usage.h: utilisation of one GPU
-  friend class Gpm;      // gpm.h: performance monitoring
-  friend class NvLinks;  // nvlinks.h: state and counters of links
+  friend class Mig;            // mig.h: creates and destroys instances
+  friend class Health;         // health.h: health readings of one GPU
+  friend class Usage;          // usage.h: utilisation of one GPU
+  friend class Gpm;            // gpm.h: performance monitoring
+  friend class NvLinks;        // nvlinks.h: state and counters of links
+  friend class MemoryLimiter;  // memory_limits.h: limits of memory by cgroup
   Session(std::shared_ptr<const Library> library, std::uint64_t generation);
   Status stale(Device device) const;
 

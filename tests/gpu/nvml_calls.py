@@ -204,6 +204,8 @@ NOT_CALLED = {
     "nvmlErrorString": "returns a text",
     "nvmlDeviceSetMigMode": "changes the machine",
     "nvmlDeviceSetComputeMode": "changes the machine",
+    "nvmlDeviceSetMemoryLimits_v1": "changes the machine",
+    "nvmlDeviceGetMemoryLimits_v1": "needs a cgroup: check_memory.py",
     "nvmlDeviceCreateGpuInstanceWithPlacement": "changes the machine",
     "nvmlGpuInstanceGetInfo": "needs a GPU instance",
     "nvmlGpuInstanceDestroy": "needs a GPU instance",

@@ -192,6 +192,21 @@ std::vector<Setting> sharing_settings() {
            [](Config& c, const Value& v) {
              c.gpulet.fraction.on_exceeded = enum_value<ExceededAction>(text_value(v), kExceededActions);
            }},
+      {.flag = "fraction-driver-limits",
+       .environment = {"GPULET_FRACTION_DRIVER_LIMITS"},
+       .path = "gpulet.fraction.driverLimits",
+       .kind = Kind::kBool,
+       .default_text = "false",
+       .help = "set what a Pod requests as the driver's memory limit before its container starts (driver "
+               "R615 or newer, cgroup v2, CDI); where that fails the container does not start",
+       .assign = [](Config& c, const Value& v) { c.gpulet.fraction.driver_limits = bool_value(v); }},
+      {.flag = "fraction-limit-dir",
+       .environment = {"GPULET_FRACTION_LIMIT_DIR"},
+       .path = "gpulet.fraction.limitDir",
+       .default_text = "/run/gpulet/limits",
+       .help = "directory of the socket and the records of driverLimits, at the same path on the host; best "
+               "on tmpfs",
+       .assign = [](Config& c, const Value& v) { c.gpulet.fraction.limit_dir = text_value(v); }},
   };
 }
 

@@ -197,15 +197,14 @@ std::vector<Setting> sharing_settings() {
        .path = "gpulet.fraction.driverLimits",
        .kind = Kind::kBool,
        .default_text = "false",
-       .help = "set what a Pod requests as the driver's memory limit before its container starts (driver "
-               "R615 or newer, cgroup v2, CDI); where that fails the container does not start",
+       .help = "containers start with what they request as the driver's memory limit (R615, cgroup v2, "
+               "CDI), or not at all",
        .assign = [](Config& c, const Value& v) { c.gpulet.fraction.driver_limits = bool_value(v); }},
       {.flag = "fraction-limit-dir",
        .environment = {"GPULET_FRACTION_LIMIT_DIR"},
        .path = "gpulet.fraction.limitDir",
        .default_text = "/run/gpulet/limits",
-       .help = "directory of the socket and the records of driverLimits, at the same path on the host; best "
-               "on tmpfs",
+       .help = "directory of its socket and records, the same on the host; best on tmpfs",
        .assign = [](Config& c, const Value& v) { c.gpulet.fraction.limit_dir = text_value(v); }},
   };
 }

@@ -36,20 +36,25 @@ TEST(DriverLimitSettings, NeedAHookInEveryContainer) {
   const auto loaded = load_limits(kByCdi, kOwnHook);
   ASSERT_TRUE(loaded) << loaded.error().full_message();
   EXPECT_TRUE(loaded->config.gpulet.fraction.driver_limits);
-  EXPECT_TRUE(load_limits("flags: {plugin: {deviceListStrategy: cdi-cri, nvidiaCTKPath: /opt/gpulet-hook}}\n", ""));
+  EXPECT_TRUE(
+      load_limits("flags: {plugin: {deviceListStrategy: cdi-cri, nvidiaCTKPath: /opt/gpulet-hook}}\n", ""));
 
-  const std::string only = "node.yaml:4:28: gpulet.fraction.driverLimits requires flags.plugin.deviceListStrategy";
-  EXPECT_THAT(limits_error("flags: {plugin: {deviceListStrategy: envvar}}\n", kOwnHook), HasSubstr("cdi-cri only"));
+  const std::string only =
+      "node.yaml:4:28: gpulet.fraction.driverLimits requires flags.plugin.deviceListStrategy";
+  EXPECT_THAT(limits_error("flags: {plugin: {deviceListStrategy: envvar}}\n", kOwnHook),
+              HasSubstr("cdi-cri only"));
   EXPECT_THAT(limits_error("flags: {plugin: {deviceListStrategy: [cdi-cri, volume-mounts]}}\n", kOwnHook),
               HasSubstr(only));
   EXPECT_THAT(limits_error("", kOwnHook), HasSubstr("cdi-cri only")) << "the default is envvar";
-  EXPECT_THAT(limits_error("flags: {plugin: {deviceListStrategy: cdi-cri, passDeviceSpecs: true}}\n", kOwnHook),
-              HasSubstr("passDeviceSpecs: false"));
+  EXPECT_THAT(
+      limits_error("flags: {plugin: {deviceListStrategy: cdi-cri, passDeviceSpecs: true}}\n", kOwnHook),
+      HasSubstr("passDeviceSpecs: false"));
 }
 
 // NVIDIA's program succeeds for a hook that it does not know.
 TEST(DriverLimitSettings, NeedGpuletsHook) {
-  EXPECT_THAT(limits_error(kByCdi, ""), AllOf(HasSubstr("gpulet.cdi.hookDir"), HasSubstr("/usr/bin/nvidia-ctk")));
+  EXPECT_THAT(limits_error(kByCdi, ""),
+              AllOf(HasSubstr("gpulet.cdi.hookDir"), HasSubstr("/usr/bin/nvidia-ctk")));
 }
 
 TEST(DriverLimitSettings, TheirDirectoryIsAbsolute) {

@@ -319,7 +319,8 @@ class Loader {
                           "cdi-annotations or cdi-cri only: other containers would start without a limit");
     }
     if (config.flags.pass_device_specs) {
-      problems_.add_error(origin, "gpulet.fraction.driverLimits requires flags.plugin.passDeviceSpecs: false");
+      problems_.add_error(origin,
+                          "gpulet.fraction.driverLimits requires flags.plugin.passDeviceSpecs: false");
     }
     const auto hook = text::base_name(config.flags.nvidia_cdi_hook_path);
     if (config.gpulet.cdi.hook_dir.empty() && hook != "gpulet-hook") {

@@ -90,12 +90,10 @@ void append_quoted(std::string& out, std::string_view text) {
   out += '"';
 }
 
-std::string seconds_text(std::chrono::milliseconds limit) { return format_duration(limit); }
-
 tl::unexpected<Error> answer_late(std::chrono::milliseconds limit) {
   return fail(Code::kDeadlineExceeded,
-              "the agent has not answered within " + seconds_text(limit) + ", so no memory limit is in force" +
-                  kRetried);
+              "the agent has not answered within " + format_duration(limit) +
+                  ", so no memory limit is in force" + kRetried);
 }
 
 tl::unexpected<Error> agent_ended(const std::string& socket) {

@@ -378,6 +378,7 @@ Result<Mode> parse_mode(std::string_view text) {
 
 Result<GeneratedSpec> generate(const Snapshot& snapshot, const DriverFiles& driver, const NodeFiles& found,
                                const GenerateOptions& options) {
+  GPULET_TRY(check_hook_options(options.hooks));
   return Generator(snapshot, driver, found, options).generate_spec();
 }
 

@@ -73,6 +73,10 @@ struct HookOptions {
   // enabled.
   std::set<std::string, std::less<>> disabled = {};
   std::set<std::string, std::less<>> enabled = {};
+  // Path on the host of the agent's socket for memory limits. Then a createRuntime hook asks there, and the
+  // container starts only with its limits in force; nothing disables it. gpulet-hook only: NVIDIA's programs
+  // pass over a hook that they do not know. Empty: no such hook.
+  std::string limit_socket = {};
 };
 
 // Facts about the host in the hooks' arguments; an empty one is left out.
@@ -82,6 +86,11 @@ struct HookHost {
   std::string arch;            // "9.0", if all GPUs have the same
   std::string brand;           // "tesla", if all GPUs have the same
 };
+
+// Errors: kInvalidArgument for `limit_socket` with another program than gpulet-hook, or a relative path.
+Status check_hook_options(const HookOptions& options);
+// Whether the program of that path is gpulet-hook, by its file name.
+bool is_gpulet_hook(std::string_view path);
 
 // Errors: kInvalidArgument unless `name` is a hook, or "all" where allowed.
 Status check_hook_name(const std::string& name, bool all_allowed);
@@ -121,7 +130,7 @@ struct GeneratedSpec {
 
 // `driver` is used by kNvml, kManagement and kWsl only. Errors: kNotFound if there is nothing to
 // offer (no node of this mode, no GPU of `device_ids`); kInvalidArgument if vendor, class or a
-// device id is not a valid name.
+// device id is not a valid name, and those of check_hook_options().
 Result<GeneratedSpec> generate(const inventory::Snapshot& snapshot, const DriverFiles& driver,
                                const NodeFiles& found, const GenerateOptions& options);
 

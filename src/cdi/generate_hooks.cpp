@@ -25,7 +25,7 @@ std::string hook_program(const HookOptions& options) { return std::string(text::
 // itself long before that (hook/supervisor.h). Every version of CDI has the field.
 constexpr std::int64_t kHookTimeoutSeconds = 10;
 
-bool is_ours(const HookOptions& options) { return hook_program(options) == "gpulet-hook"; }
+bool is_ours(const HookOptions& options) { return is_gpulet_hook(options.path); }
 
 bool is_off(const HookOptions& options, std::string_view name) {
   if (options.enabled.contains(name)) return false;
@@ -40,6 +40,12 @@ HookEdit make_hook(const HookOptions& options, const char* name, const std::vect
   if (is_ours(options)) edit.timeout = kHookTimeoutSeconds;
   edit.env = {is_ours(options) ? "GPULET_HOOK=1" : "NVIDIA_CTK_DEBUG=false"};
   return edit;
+}
+
+HookEdit limit_hook(const HookOptions& options) {
+  auto hook = make_hook(options, "limit-memory", {"--socket", options.limit_socket});
+  hook.hook_name = "createRuntime";  // in the host's namespaces, where the socket is
+  return hook;
 }
 
 std::vector<std::string> link_arguments(const std::vector<Link>& links) {
@@ -93,6 +99,18 @@ std::vector<HookEdit> one_hook(const HookOptions& options, const HookHost& host,
 
 }  // namespace
 
+bool is_gpulet_hook(std::string_view path) { return text::base_name(path) == "gpulet-hook"; }
+
+Status check_hook_options(const HookOptions& options) {
+  if (options.limit_socket.empty()) return {};
+  if (!is_ours(options)) {
+    return fail(Code::kInvalidArgument,
+                "memory limits of the driver need gpulet-hook as the hook program, found " + options.path);
+  }
+  if (options.limit_socket.front() == '/') return {};
+  return fail(Code::kInvalidArgument, "expected an absolute path", options.limit_socket);
+}
+
 Status check_hook_name(const std::string& name, bool all_allowed) {
   std::vector<std::string> names(kSteps.begin(), kSteps.end());
   names.emplace_back(kChmod);
@@ -105,7 +123,11 @@ Status check_hook_name(const std::string& name, bool all_allowed) {
 std::vector<HookEdit> common_hooks(const HookOptions& options, const HookHost& host,
                                    const std::vector<Link>& links,
                                    const std::vector<std::string>& directories, bool management) {
-  if (is_ours(options)) return one_hook(options, host, links, directories, management);
+  if (is_ours(options)) {
+    auto ours = one_hook(options, host, links, directories, management);
+    if (!options.limit_socket.empty()) ours.push_back(limit_hook(options));
+    return ours;
+  }
   std::vector<HookEdit> hooks;
   const auto add = [&](const char* name, const std::vector<std::string>& arguments) {
     if (!is_off(options, name)) hooks.push_back(make_hook(options, name, arguments));

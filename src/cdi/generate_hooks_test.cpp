@@ -94,6 +94,42 @@ TEST(Hooks, WritesTheHooksOfADevice) {
               ElementsAre(ElementsAre("nvidia-cdi-hook", "chmod", "--mode", "755", "--path", "/dev/dri")));
 }
 
+TEST(Hooks, AsksForMemoryLimitsOnlyWhereASocketIsGiven) {
+  HookOptions options{"/opt/gpulet/gpulet-hook"};
+  const auto without = common_hooks(options, kHost, kLinks, kDirectories, false);
+  options.limit_socket = "/run/gpulet/limits/agent.sock";
+  options.disabled = {};
+  auto with = common_hooks(options, kHost, kLinks, kDirectories, false);
+  ASSERT_EQ(with.size(), without.size() + 1);
+  const HookEdit expected{"createRuntime",
+                          "/opt/gpulet/gpulet-hook",
+                          {"gpulet-hook", "limit-memory", "--socket", "/run/gpulet/limits/agent.sock"},
+                          {"GPULET_HOOK=1"},
+                          10};
+  EXPECT_EQ(with.back(), expected);
+  with.pop_back();
+  EXPECT_EQ(with, without);
+  options.disabled = {"all"};
+  EXPECT_THAT(common_hooks(options, kHost, kLinks, kDirectories, false), ElementsAre(expected));
+}
+
+// NVIDIA's programs succeed for a hook that they do not know: every container would start without a limit.
+TEST(Hooks, RefusesMemoryLimitsWithNvidiasPrograms) {
+  for (const char* program : {"/usr/bin/nvidia-ctk", "/usr/bin/nvidia-cdi-hook", "/usr/bin/my-hook", ""}) {
+    HookOptions options{program};
+    EXPECT_TRUE(check_hook_options(options)) << program;
+    options.limit_socket = "/run/a.sock";
+    const auto checked = check_hook_options(options);
+    ASSERT_FALSE(checked) << program;
+    EXPECT_THAT(checked.error().message(), testing::HasSubstr(std::string("found ") + program));
+  }
+  HookOptions options;
+  options.limit_socket = "a.sock";
+  EXPECT_FALSE(check_hook_options(options));
+  options.limit_socket = "/a.sock";
+  EXPECT_TRUE(check_hook_options(options));
+}
+
 TEST(Hooks, ChecksNames) {
   for (const char* good : {"create-symlinks", "chmod", "check-requirements", "all"}) {
     EXPECT_TRUE(check_hook_name(good, true)) << good;

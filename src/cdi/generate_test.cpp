@@ -47,6 +47,21 @@ std::vector<std::string> device_node_paths(const ContainerEdits& edits) {
   return paths;
 }
 
+// In the edits of all containers of the document, so once in each.
+TEST(Generate, MemoryLimitsAddOneHook) {
+  const TestNode node(2);
+  GenerateOptions options;
+  const auto without = generate_or_fail(node, options).spec;
+  options.hooks.limit_socket = "/run/gpulet/limits/agent.sock";
+  auto with = generate_or_fail(node, options).spec;
+  const auto limits = [](const HookEdit& hook) { return hook.hook_name == "createRuntime"; };
+  EXPECT_EQ(std::ranges::count_if(without.edits.hooks, limits), 0);
+  EXPECT_EQ(std::erase_if(with.edits.hooks, limits), 1u);
+  EXPECT_EQ(with, without);
+  options.hooks.path = "/usr/bin/nvidia-cdi-hook";
+  EXPECT_FALSE(generate(node.snapshot, node.driver, node.files, options));
+}
+
 TEST(Generate, WholeGpus) {
   const auto spec = generate_or_fail(TestNode(2)).spec;
   EXPECT_EQ(spec.kind, "nvidia.com/gpu");

@@ -259,7 +259,8 @@ std::optional<std::string> value_error(const Setting& setting, const Value& valu
     if (setting.path == "gpulet.socketMode" && !parse_file_mode(*one)) {
       return "'" + one->substr(0, 64) + "' is not a file mode such as 0660";
     }
-    if (setting.path == "gpulet.kubeletDir" && (one->empty() || one->front() != '/')) {
+    const bool is_needed = setting.path == "gpulet.kubeletDir" || setting.path == "gpulet.fraction.limitDir";
+    if (is_needed && (one->empty() || one->front() != '/')) {
       return "'" + *one + "' is not an absolute path";
     }
     const bool path = setting.path == "gpulet.stateDir" || setting.path == "gpulet.kernelLog" ||

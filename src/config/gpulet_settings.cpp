@@ -192,6 +192,20 @@ std::vector<Setting> sharing_settings() {
            [](Config& c, const Value& v) {
              c.gpulet.fraction.on_exceeded = enum_value<ExceededAction>(text_value(v), kExceededActions);
            }},
+      {.flag = "fraction-driver-limits",
+       .environment = {"GPULET_FRACTION_DRIVER_LIMITS"},
+       .path = "gpulet.fraction.driverLimits",
+       .kind = Kind::kBool,
+       .default_text = "false",
+       .help = "containers start with what they request as the driver's memory limit (R615, cgroup v2, "
+               "CDI), or not at all",
+       .assign = [](Config& c, const Value& v) { c.gpulet.fraction.driver_limits = bool_value(v); }},
+      {.flag = "fraction-limit-dir",
+       .environment = {"GPULET_FRACTION_LIMIT_DIR"},
+       .path = "gpulet.fraction.limitDir",
+       .default_text = "/run/gpulet/limits",
+       .help = "directory of its socket and records, the same on the host; best on tmpfs",
+       .assign = [](Config& c, const Value& v) { c.gpulet.fraction.limit_dir = text_value(v); }},
   };
 }
 

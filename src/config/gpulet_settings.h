@@ -145,6 +145,11 @@ enum class ExceededAction { kNone, kWarn, kKill, kEvict };
 // `gpulet.fraction`.
 struct FractionSettings {
   ExceededAction on_exceeded = ExceededAction::kNone;
+  // Containers start with the driver's memory limits of what their Pods request, or not at all
+  // (agent/fraction/limit_service.h).
+  bool driver_limits = false;
+  // Its socket and records, at the same path on the host; best on tmpfs.
+  std::string limit_dir = "/run/gpulet/limits";
 };
 
 struct GpuletSettings {

@@ -262,6 +262,7 @@ class Loader {
     }
     check_startup_taint(loaded_config().gpulet.startup_taint);
     check_rebalance(loaded_config().gpulet);
+    check_driver_limits(loaded_config());
     if (loaded_config().sharing.strategy != SharingStrategy::kMps) return;
     const std::string& about = checked_.loaded.sharing_origin;
     const std::string place = text::starts_with(about, "file ") ? about.substr(5) : about;
@@ -301,6 +302,32 @@ class Loader {
     }
     if (own.placement_load == PlacementLoad::kIgnore) {
       problems_.add_error(origin, "gpulet.rebalance.enabled requires gpulet.placementLoad: prefer or strict");
+    }
+  }
+
+  // The limits are set by a hook that only CDI specs name: a container that gets its devices in another way
+  // would start without.
+  void check_driver_limits(const Config& config) {
+    if (!config.gpulet.fraction.driver_limits || sources_.exporter || sources_.discovery) return;
+    const auto& origin = effective_value("gpulet.fraction.driverLimits")->origin;
+    const auto is_cdi = [](DeviceListStrategy strategy) {
+      return strategy == DeviceListStrategy::kCdiAnnotations || strategy == DeviceListStrategy::kCdiCri;
+    };
+    if (!std::ranges::all_of(config.flags.device_list_strategy, is_cdi)) {
+      problems_.add_error(origin,
+                          "gpulet.fraction.driverLimits requires flags.plugin.deviceListStrategy to be "
+                          "cdi-annotations or cdi-cri only: other containers would start without a limit");
+    }
+    if (config.flags.pass_device_specs) {
+      problems_.add_error(origin,
+                          "gpulet.fraction.driverLimits requires flags.plugin.passDeviceSpecs: false");
+    }
+    const auto hook = text::base_name(config.flags.nvidia_cdi_hook_path);
+    if (config.gpulet.cdi.hook_dir.empty() && hook != "gpulet-hook") {
+      problems_.add_error(origin,
+                          "gpulet.fraction.driverLimits requires gpulet.cdi.hookDir, or gpulet-hook as "
+                          "flags.plugin.nvidiaCTKPath, found " +
+                              quoted_text(config.flags.nvidia_cdi_hook_path));
     }
   }
 

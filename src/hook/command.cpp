@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "hook/container.h"
 #include "hook/ldcache.h"
+#include "hook/limit_memory.h"
 #include "hook/supervisor.h"
 
 namespace gpulet::hook {
@@ -22,6 +23,8 @@ constexpr std::array kAllSteps{Step::kCheckRequirements, Step::kDeviceParams, St
                                Step::kCudaCompat,        Step::kAppProfile,   Step::kLdcache};
 constexpr const char* kDirectoryOption = "folder";  // tidy: word because it is nvidia-cdi-hook's option
 constexpr std::size_t kMaxArguments = 8192;
+// limit-memory ends by itself at its limit: with a reason that a killed process would not give.
+constexpr std::chrono::milliseconds kAnswerMargin{500};
 
 tl::unexpected<Error> usage_error(std::string message) {
   return fail(Code::kInvalidArgument, std::move(message) + " (see gpulet-hook --help)");
@@ -59,6 +62,21 @@ Status set_mode(HookCommand& command, const std::string& text) {
   return {};
 }
 
+Status set_answer_wait(HookCommand& command, const std::string& text) {
+  const auto wait = parse_duration(text);
+  if (!wait || *wait <= std::chrono::nanoseconds::zero() || *wait > kMaxLimitWait)
+    return usage_error("--timeout: '" + printable_text(text, 20) + "' is not a time up to 1m, such as 8s");
+  command.answer_wait = std::chrono::ceil<std::chrono::milliseconds>(*wait);
+  return {};
+}
+
+Status set_socket(HookCommand& command, std::string path) {
+  if (!text::starts_with(path, "/"))
+    return usage_error("--socket: '" + printable_text(path, 60) + "' is not an absolute path");
+  command.socket = std::move(path);
+  return {};
+}
+
 // Sets one option.
 Status set_option(HookCommand& command, std::string_view option, std::string value) {
   if (option == "link") {
@@ -72,6 +90,10 @@ Status set_option(HookCommand& command, std::string_view option, std::string val
     return set_mode(command, value);
   } else if (option == "disable") {
     return disable_step(command, value);
+  } else if (option == "socket") {
+    return set_socket(command, std::move(value));
+  } else if (option == "timeout") {
+    return set_answer_wait(command, value);
   } else if (option == "ldconfig-path") {
     // NVIDIA's config marks a host path by "@"; here it always is one.
     command.ldconfig_path = text::starts_with(value, "@") ? value.substr(1) : value;
@@ -116,7 +138,8 @@ bool choose_steps(HookCommand& command, std::string_view hook) {
   }
   for (const Step step : kAllSteps)
     if (step_name(step) == hook) command.steps = {step};
-  if (step_name(Step::kChmod) == hook) command.steps = {Step::kChmod};
+  for (const Step step : {Step::kChmod, Step::kLimitMemory})
+    if (step_name(step) == hook) command.steps = {step};
   return !command.steps.empty();
 }
 
@@ -138,11 +161,20 @@ std::string_view step_name(Step step) {
       return "update-application-profile";
     case Step::kChmod:
       return "chmod";
+    case Step::kLimitMemory:
+      return "limit-memory";
   }
   return "";
 }
 
-bool is_required(Step step) { return step == Step::kCheckRequirements || step == Step::kDeviceParams; }
+bool is_required(Step step) {
+  return step == Step::kCheckRequirements || step == Step::kDeviceParams || step == Step::kLimitMemory;
+}
+
+std::chrono::milliseconds command_time_limit(const HookCommand& command) {
+  const bool asks = std::ranges::count(command.steps, Step::kLimitMemory) != 0;
+  return asks ? command.answer_wait + kAnswerMargin : kHookTimeLimit;
+}
 
 Result<HookCommand> parse_command(const std::vector<std::string>& arguments) {
   if (arguments.size() > kMaxArguments) return usage_error("more than 8192 arguments");
@@ -174,6 +206,8 @@ Result<HookCommand> parse_command(const std::vector<std::string>& arguments) {
       return usage_error("'--" + printable_text(option, 60) + "' needs a value");
     }
   }
+  if (command.steps == std::vector{Step::kLimitMemory} && command.socket.empty())
+    return usage_error("limit-memory needs --socket");
   return command;
 }
 
@@ -190,6 +224,8 @@ gpulet-hook is an OCI createContainer hook: it reads the container's state from 
   gpulet-hook update-ldcache                 --)") +
          kDirectoryOption + R"(, --ldconfig-path
   gpulet-hook chmod                          --mode, --path
+  gpulet-hook limit-memory                   --socket, --timeout: as a createRuntime hook, wait until the
+                                             agent has set the driver's memory limits of the container
 
   --link TARGET::LINK                create the symbolic link LINK to TARGET (repeatable)
   --)" + kDirectoryOption +
@@ -202,6 +238,8 @@ gpulet-hook is an OCI createContainer hook: it reads the container's state from 
   --host-proc PATH                   the host's /proc (default /proc)
   --disable NAME[,NAME]              skip these steps of create-container, or "all"
   --mode MODE --path PATH            chmod: an octal mode, and directories (repeatable)
+  --socket PATH                      the agent's socket for memory limits
+  --timeout TIME                     how long to wait for the agent (default 8s)
   --container-spec PATH              read the state from a file
 
 Called as nvidia-cdi-hook, or as nvidia-ctk with "hook" first, it ignores unknown hooks.
@@ -242,22 +280,39 @@ Status run_step(Step step, const HookCommand& command, const Container& containe
       return write_app_profile(container);
     case Step::kChmod:
       return change_modes(container, command);
+    case Step::kLimitMemory:  // runs without the container's files
+      break;
   }
   return {};
 }
 
-Result<Container> read_state(const std::string& path) {
-  if (path.empty() || path == "-") return read_container(STDIN_FILENO);
+// Calls `read` with a descriptor of the state.
+template <class Read>
+auto read_state(const std::string& path, Read read) -> decltype(read(STDIN_FILENO)) {
+  if (path.empty() || path == "-") return read(STDIN_FILENO);
   const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   if (!file.is_open()) return fail(errno_error("cannot open", errno, path));
-  return read_container(file.get());
+  return read(file.get());
+}
+
+Status ask_for_limits(const HookCommand& command) {
+  const auto asked = read_state(command.state_path, [&](int state) {
+    return limit_memory(state, command.socket, command.host_proc, command.answer_wait);
+  });
+  if (asked) return {};
+  return fail(asked.error().code(),
+              std::string(step_name(Step::kLimitMemory)) + ": " + asked.error().full_message());
 }
 
 }  // namespace
 
 Status run_command(const HookCommand& command, const std::function<void(const Error&)>& warn,
                    const std::function<void(std::size_t)>& begin_step) {
-  GPULET_TRY_ASSIGN(const Container container, read_state(command.state_path));
+  if (command.steps == std::vector{Step::kLimitMemory}) {
+    begin_step(0);
+    return ask_for_limits(command);
+  }
+  GPULET_TRY_ASSIGN(const Container container, read_state(command.state_path, read_container));
   for (std::size_t i = 0; i < command.steps.size(); ++i) {
     const Step step = command.steps[i];
     begin_step(i);
@@ -283,9 +338,8 @@ Overrun describe_overrun(const HookCommand& command, std::size_t begun) {
       begun == 0 ? std::string("reading the container's state")
                  : std::string(step_name(command.steps[std::min(unfinished, command.steps.size() - 1)]));
   return {Error(Code::kDeadlineExceeded,
-                where + ": ended at the limit of " +
-                    std::to_string(std::chrono::duration_cast<std::chrono::seconds>(kHookTimeLimit).count()) +
-                    " s" + (may_start ? "; the container starts without it and what follows it" : "")),
+                where + ": ended at the limit of " + format_duration(command_time_limit(command)) +
+                    (may_start ? "; the container starts without it and what follows it" : "")),
           may_start};
 }
 

@@ -2,6 +2,7 @@
 // nvidia-cdi-hook, so that NVIDIA's CDI specs work with only the program replaced.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 #include "base/result.h"
 #include "hook/container.h"
 #include "hook/cuda_compat.h"
+#include "hook/limit_memory.h"
 #include "hook/requirements.h"
 
 namespace gpulet::hook {
@@ -25,6 +27,7 @@ enum class Step {
   kAppProfile,         // update-application-profile
   kLdcache,            // update-ldcache
   kChmod,              // chmod; never part of create-container
+  kLimitMemory,        // limit-memory; a createRuntime hook of its own (hook/limit_memory.h)
 };
 std::string_view step_name(Step step);
 // Whether no container may start without the step: it refuses an image, or takes a right away.
@@ -46,6 +49,8 @@ struct HookCommand {
   std::string state_path{};  // "" and "-": standard input
   unsigned mode = 0;
   std::vector<std::string> paths{};
+  std::string socket{};                          // of the agent
+  std::chrono::milliseconds answer_wait = kLimitWait;  // for the agent's answer
 };
 
 // Parses main's arguments, program name first. Called as "nvidia-cdi-hook", or as "nvidia-ctk" with "hook"
@@ -58,6 +63,9 @@ Result<HookCommand> parse_command(const std::vector<std::string>& arguments);
 // read-only root still starts.
 Status run_command(const HookCommand& command, const std::function<void(const Error&)>& warn,
                    const std::function<void(std::size_t)>& begin_step);
+
+// After which the command is killed.
+std::chrono::milliseconds command_time_limit(const HookCommand& command);
 
 // What became of a command that was killed at its time limit: kDeadlineExceeded with the step that it was in.
 // `begun` is the number of steps that it had begun. `may_start`: no required step is left or unfinished, so

@@ -144,7 +144,7 @@ std::string overrun_at_volume(const std::function<void(const TestImage&)>& lead,
     ::umount2(volume.c_str(), MNT_DETACH);
     if (ran.status != 0) return "not started: " + ran.error_output;
     if (took > std::chrono::seconds(4)) return "too late";
-    if (ran.error_output.find("warning: " + step + ": ended at the limit of 2 s") == std::string::npos)
+    if (ran.error_output.find("warning: " + step + ": ended at the limit of 2s") == std::string::npos)
       return "says " + ran.error_output;
     if (!image.leftover_files().empty()) return "left behind: " + image.leftover_files().front();
     const std::filesystem::path cuda = image.root_directory() / "opt/driver/libcuda.so";

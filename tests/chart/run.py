@@ -346,6 +346,7 @@ def check_access_to_the_driver():
             ({"mps": {"enabled": True}}, ("privileged", "all", None, None)),
             ({"gpulet": {"fraction": {"onExceeded": "kill"}}}, ("privileged", [*kept, "KILL"], None, None)),
             ({"gpulet": {"fraction": {"onExceeded": "evict"}}}, ("privileged", kept, None, None)),
+            ({"gpulet": {"fraction": {"driverLimits": True}}}, ("privileged", [*kept, "SYS_ADMIN"], None, None)),
             # NVIDIA's runtime, whose hook refuses NVIDIA_MIG_* without SYS_ADMIN.
             (runtime, ("unprivileged", own, None, None)),
             ({"deviceListStrategy": "envvar"}, ("unprivileged", own, None, None)),
@@ -388,6 +389,7 @@ def check_rights_follow_the_config():
                                                    ("nodes/status", "patch")})
     expect(Rendered({"gpulet": {"rebalance": {"enabled": True}}}).rights() - Rendered().rights(), {("pods/eviction", "create"), ("namespaces", "get")})
     expect(Rendered({"gpulet": {**nothing, "fraction": {"onExceeded": "warn"}}}).rights() - Rendered({"gpulet": nothing}).rights(), {("pods", "get")})
+    expect(Rendered({"gpulet": {**nothing, "fraction": {"driverLimits": True}}}).rights() - Rendered({"gpulet": nothing}).rights(), {("pods", "get")})
     for action in ("kill", "evict"):
         assert ("pods/eviction", "create") in Rendered({"gpulet": {"fraction": {"onExceeded": action}}}).rights()
     # One config of several is enough; a config in the map overrides `gpulet:`.
@@ -395,6 +397,9 @@ def check_rights_follow_the_config():
     assert ("pods/eviction", "create") in Rendered({"config": {"map": {"default": "version: v1\n", "a100": drain}}}).rights()
     assert ("pods/eviction", "create") not in Rendered({"gpulet": {"mig": {"drain": True}}, "rbac": {"eviction": False}}).rights()
     assert "ClusterRole/gpulet" not in Rendered({"rbac": {"create": False}}).names()
+    limits = {"gpulet": {"fraction": {"driverLimits": True}}}
+    refused({**limits, "hostPID": False}, "gpulet.fraction.driverLimits", "hostPID")
+    refused({**limits, "runDir": "/run/other"}, "gpulet.fraction.driverLimits", "/run/other")
 
 
 def check_writes_are_bound_to_the_own_node():

@@ -14,17 +14,17 @@ using Kind = k8s::EvictionUpdate::Kind;
 MemoryAuditor::MemoryAuditor(MemoryAuditorPorts ports, std::uint64_t seed)
     : ports_(std::move(ports)), seed_(seed) {}
 
-void MemoryAuditor::apply_action(ExceededAction action) {
-  if (std::exchange(action_, action) == action) return;
-  evictions_.clear();
-  if (action == ExceededAction::kNone) {
-    ledger_.reset();
-    return follow_ledger();
-  }
-  if (ledger_) return;
+void MemoryAuditor::apply_action(ExceededAction action, bool needs_ledger) {
+  const bool is_same_need = std::exchange(needs_ledger_, needs_ledger) == needs_ledger;
+  const bool is_same_action = std::exchange(action_, action) == action;
+  if (is_same_action && is_same_need) return;
+  if (!is_same_action) evictions_.clear();
+  if (action == ExceededAction::kNone && !needs_ledger) ledger_.reset();
+  if (ledger_ || (action == ExceededAction::kNone && !needs_ledger)) return follow_ledger();
   auto ports = ports_.ledger;
   ports.on_invalid_request = [this](const PodRef& pod, const std::string& why) {
-    ports_.notify({pod, kMemoryRequestReason, why + "; its memory has no limit"});
+    ports_.notify({pod, kMemoryRequestReason,
+                   why + (needs_ledger_ ? "; its containers do not start" : "; its memory has no limit")});
   };
   ports.changed = [this] { follow_ledger(); };
   ledger_.emplace(std::move(ports), seed_);
@@ -47,7 +47,7 @@ void MemoryAuditor::follow_ledger() {
     for (const auto& [gpu, entries] : ledger_->entries()) {
       for (const auto& entry : entries) {
         held.insert(entry.key());
-        if (entry.limit > Bytes{}) limited.insert(gpu);
+        if (entry.limit > Bytes{} && action_ != ExceededAction::kNone) limited.insert(gpu);
       }
     }
   }

@@ -86,9 +86,13 @@ class MemoryAuditor {
  public:
   MemoryAuditor(MemoryAuditorPorts ports, std::uint64_t seed);
 
-  void apply_action(config::ExceededAction action);
+  // `needs_ledger`: others use ledger(), also without an action.
+  void apply_action(config::ExceededAction action, bool needs_ledger = false);
   void use_snapshot(inventory::SnapshotPtr snapshot);
   void on_allocated();
+
+  // nullptr while neither an action nor anybody else needs it.
+  MemoryLedger* ledger() { return ledger_ ? &*ledger_ : nullptr; }
 
   metrics::MemoryAuditStats stats() const;
 
@@ -134,7 +138,8 @@ class MemoryAuditor {
   const std::uint64_t seed_;
   config::ExceededAction action_ = config::ExceededAction::kNone;
   inventory::SnapshotPtr snapshot_;
-  std::optional<MemoryLedger> ledger_;  // while an action is set
+  bool needs_ledger_ = false;
+  std::optional<MemoryLedger> ledger_;  // while an action is set, or others need it
   std::map<DeviceUuid, AuditedGpu> audited_;
   fraction::ExcessTracker tracker_;
   struct PendingEviction {

@@ -136,6 +136,28 @@ class AuditTest : public ::testing::Test {
 using Reasons = std::vector<std::string>;
 using Killed = std::vector<std::pair<unsigned, std::string>>;
 
+TEST_F(AuditTest, OthersMayNeedTheLedgerAlone) {
+  add_pod("a", "1000Mi", {"GPU-0::0"});
+  auditor->use_snapshot(audited_node());
+  auditor->apply_action(ExceededAction::kNone);
+  EXPECT_EQ(auditor->ledger(), nullptr);
+  auditor->apply_action(ExceededAction::kNone, true);
+  loop.run_ready();
+  loop.advance(5s);
+  ASSERT_NE(auditor->ledger(), nullptr);
+  EXPECT_TRUE(auditor->ledger()->has_limits());
+  EXPECT_TRUE(calls.empty()) << "nothing is measured";
+  auditor->apply_action(ExceededAction::kWarn, true);
+  loop.advance(5s);
+  EXPECT_FALSE(calls.empty());
+  const auto lists_before = lists;
+  auditor->apply_action(ExceededAction::kWarn);
+  auditor->apply_action(ExceededAction::kNone, true);
+  EXPECT_EQ(lists, lists_before) << "the same ledger";
+  auditor->apply_action(ExceededAction::kNone);
+  EXPECT_EQ(auditor->ledger(), nullptr);
+}
+
 TEST_F(AuditTest, NothingIsReadWithoutALimitOrASetting) {
   add_pod("plain", "", {"GPU-0::0"});
   start(ExceededAction::kNone);

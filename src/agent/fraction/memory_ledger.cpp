@@ -63,6 +63,42 @@ void MemoryLedger::on_unknown_process(const DeviceUuid& gpu, const metrics::PodC
   refresh();
 }
 
+void MemoryLedger::refresh_pods() {
+  are_all_due_ = true;
+  refresh();
+}
+
+ContainerLimits MemoryLedger::find_limits(const std::string& pod_uid, const std::string& container) const {
+  using State = ContainerLimits::State;
+  const auto found = std::ranges::find_if(
+      pods_, [&](const auto& one) { return one.second.facts && one.second.facts->pod.uid == pod_uid; });
+  if (found == pods_.end() || !snapshot_) return {};
+  const auto& pod = found->second;
+  const auto refuse = [&](std::string why) {
+    return ContainerLimits{.state = State::kRefused, .pod = pod.facts->pod, .reason = std::move(why)};
+  };
+  if (!pod.problem.empty()) return refuse("what it requests is not valid: " + pod.problem);
+  const auto request = pod.requests.find(container);
+  const bool is_limited = request != pod.requests.end() && !request->second.memory_limit.is_zero();
+  const auto held = pod.containers.find(container);
+  if (held == pod.containers.end()) {
+    const auto spec = std::ranges::find(pod.facts->containers, container, &k8s::PodContainer::name);
+    if (spec == pod.facts->containers.end() || !spec->is_init) return {};
+    if (is_limited) return refuse("the kubelet does not say which GPUs an init container holds");
+  }
+  ContainerLimits known{.state = State::kKnown, .pod = pod.facts->pod};
+  if (!is_limited || held == pod.containers.end()) return known;
+  for (const auto& [uuid, shares] : held->second.shares) {
+    // A MIG device holds its memory itself.
+    const auto* gpu = snapshot_->find(uuid);
+    if (uuid.str().starts_with("MIG-") || (gpu != nullptr && gpu->mig_enabled)) continue;
+    const auto limit = gpu == nullptr ? Bytes{} : limit_of(request->second, *gpu, shares);
+    if (limit == Bytes{}) return refuse("the memory of " + uuid.str() + " is not known");
+    known.limits[uuid] = limit;
+  }
+  return known;
+}
+
 bool MemoryLedger::has_limits() const {
   return std::ranges::any_of(entries_, [](const auto& gpu) {
     return std::ranges::any_of(gpu.second, [](const LedgerEntry& entry) { return entry.limit > Bytes{}; });
@@ -78,6 +114,10 @@ void MemoryLedger::refresh() {
   next_.reset();
   is_listing_ = true;
   is_again_due_ = has_failed_ = false;
+  round_result_ = {};
+  if (std::exchange(are_all_due_, false)) {
+    for (auto& [name, pod] : pods_) pod.is_due = true;
+  }
   ports_.holders([this, alive = lifetime_.watch()](const Result<std::vector<ContainerDevices>>& holders) {
     if (!alive) return;
     is_listing_ = false;
@@ -122,8 +162,7 @@ void MemoryLedger::read_due_pods() {
                            });
   }
   --reading_;
-  if (reading_ == 0) schedule_poll();
-  rebuild();
+  finish_reads();
 }
 
 void MemoryLedger::on_pod(const PodName& name, const Result<std::optional<k8s::PodMetadata>>& facts) {
@@ -135,8 +174,7 @@ void MemoryLedger::on_pod(const PodName& name, const Result<std::optional<k8s::P
     found->second.is_due = false;
     if (*facts) use_facts(found->second, **facts);
   }
-  if (reading_ == 0) schedule_poll();
-  rebuild();
+  finish_reads();
 }
 
 void MemoryLedger::use_facts(HeldPod& pod, const k8s::PodMetadata& facts) {
@@ -144,16 +182,27 @@ void MemoryLedger::use_facts(HeldPod& pod, const k8s::PodMetadata& facts) {
   pod.facts = facts;
   if (is_same_run) return;
   pod.requests.clear();
+  pod.problem.clear();
   const auto requests = fraction::parse_fraction_requests(fraction_fields(facts));
-  if (!requests) return ports_.on_invalid_request(facts.pod, requests.error().message());
+  if (!requests) {
+    pod.problem = requests.error().message();
+    return ports_.on_invalid_request(facts.pod, pod.problem);
+  }
   for (const auto& request : *requests) pod.requests[request.container] = request;
 }
 
 // Tried again: the same failure is logged once.
 void MemoryLedger::on_failure(const Error& error) {
   has_failed_ = true;
+  if (round_result_) round_result_ = fail(error);
   const auto text = error.full_message();
   if (std::exchange(reported_problem_, text) != text) log::warning("memory limits are not known", error);
+}
+
+void MemoryLedger::finish_reads() {
+  if (reading_ == 0) schedule_poll();
+  rebuild();
+  if (reading_ == 0 && !is_again_due_ && ports_.refreshed) ports_.refreshed(round_result_);
 }
 
 void MemoryLedger::schedule_poll() {

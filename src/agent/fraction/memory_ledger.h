@@ -50,6 +50,19 @@ struct LedgerEntry {
   friend bool operator==(const LedgerEntry&, const LedgerEntry&) = default;
 };
 
+// What is known of the limits of one container.
+struct ContainerLimits {
+  enum class State {
+    kUnknown,  // the kubelet or the API server has not said yet that it holds a GPU
+    kRefused,  // it requests memory for which there is no limit
+    kKnown,
+  };
+  State state = State::kUnknown;
+  PodRef pod{};                         // empty if unknown
+  std::string reason{};                 // kRefused
+  std::map<DeviceUuid, Bytes> limits{};  // kKnown, by GPU; none: it requests no memory
+};
+
 struct MemoryLedgerPorts {
   Loop& loop;
   // As Devices::list_containers().
@@ -59,6 +72,9 @@ struct MemoryLedgerPorts {
   std::function<void(const PodRef&, const std::string& why)> on_invalid_request;
   // The ledger is another one. Called from the loop, not from inside a call.
   std::function<void()> changed;
+  // A round of reads has ended that began after the last call of refresh_pods(); the first error, where the
+  // kubelet or the API server did not answer. May be empty.
+  std::function<void(const Status&)> refreshed = {};
 };
 
 // Loop's thread only.
@@ -73,6 +89,14 @@ class MemoryLedger {
   // A process on `gpu` is of a Pod or container that the ledger does not know: reads the Pods that hold the
   // GPU again, kUnknownProcessReads times for each cgroup.
   void on_unknown_process(const DeviceUuid& gpu, const metrics::PodCgroup& cgroup);
+
+  // Reads the holders, and all their Pods, again. Then `refreshed` is called; after a failure also when a later
+  // round has succeeded.
+  void refresh_pods();
+
+  // The limits of a container of this run of a Pod. An init container is in no list of the kubelet: where it
+  // requests memory, it is refused.
+  ContainerLimits find_limits(const std::string& pod_uid, const std::string& container) const;
 
   // By GPU, each list by Pod and container. GPUs without a limit are there too.
   const std::map<DeviceUuid, std::vector<LedgerEntry>>& entries() const { return entries_; }
@@ -89,6 +113,7 @@ class MemoryLedger {
     std::optional<k8s::PodMetadata> facts;
     std::map<std::string, fraction::FractionRequest> requests;  // by container
     bool is_due = true;                                         // to be read
+    std::string problem = {};                                   // of the requests
   };
 
   void refresh();
@@ -97,6 +122,7 @@ class MemoryLedger {
   void on_pod(const PodName& name, const Result<std::optional<k8s::PodMetadata>>& facts);
   void use_facts(HeldPod& pod, const k8s::PodMetadata& facts);
   void rebuild();
+  void finish_reads();
   void schedule_poll();
   void on_failure(const Error& error);
 
@@ -111,9 +137,11 @@ class MemoryLedger {
   };
   std::map<std::pair<std::string, std::string>, Unknown> unknown_;  // by Pod UID and container id
   bool is_listing_ = false, is_again_due_ = false;
+  bool are_all_due_ = false;  // Pods, to be read in the next round
   std::size_t reading_ = 0;  // Pods
   bool has_failed_ = false;  // a read of this round
   std::string reported_problem_;
+  Status round_result_;
   Subscription next_;
   Subscription after_allocation_[std::size(kLedgerAllocationDelays)];
   Lifetime lifetime_;

@@ -67,7 +67,10 @@ void add_pod_permissions(const config::GpuletSettings& own, PermissionList& list
   }
   using enum config::ExceededAction;
   const auto exceeded = own.fraction.on_exceeded;
-  if (exceeded != kNone)
+  if (own.fraction.driver_limits)
+    list.add_permission({.verb = "get", .resource = "pods"},
+                        "memory limits of Pods are not known, and no container with a GPU starts");
+  else if (exceeded != kNone)
     list.add_permission({.verb = "get", .resource = "pods"}, "memory limits of Pods are not known, nor held");
   // Clients of MPS are not killed: their Pods are evicted.
   if (exceeded == kKill || exceeded == kEvict)

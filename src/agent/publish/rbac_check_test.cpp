@@ -59,6 +59,9 @@ TEST(RequiredPermissions, EachSettingAddsItsOwn) {
       {"gpulet: {rebalance: {enabled: true}}", {"create on pods/eviction", "get on namespaces"}},
       {"gpulet: {rebalance: {enabled: true, dryRun: true}}", {"get on namespaces"}},
       {"gpulet: {fraction: {onExceeded: warn}}", {}},
+      {"flags: {plugin: {deviceListStrategy: cdi-cri}}\n"
+       "gpulet: {fraction: {driverLimits: true}, cdi: {hookDir: /var/lib/gpulet}}",
+       {}},
       {"gpulet: {fraction: {onExceeded: evict}}", {"create on pods/eviction"}},
       {"gpulet: {fraction: {onExceeded: kill}}", {"create on pods/eviction"}},
       {"gpulet: {dra: {enabled: true}}",

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "agent/fraction/limit_socket.h"
 #include "agent/resources/device_nodes.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -47,6 +48,8 @@ std::string spec_inputs_key(const inventory::Snapshot& snapshot, const config::C
     key += enabled ? '1' : '0';
   key += flags.device_id_strategy == config::DeviceIdStrategy::kUuid ? 'u' : 'i';
   for (const unsigned channel : config.imex.channel_ids) key += ' ' + std::to_string(channel);
+  const auto& fraction = config.gpulet.fraction;
+  if (fraction.driver_limits) key += '\n' + limit_socket_path(fraction);
   return key;
 }
 
@@ -220,6 +223,8 @@ cdi::NodeSpecOptions spec_options(const config::Config& config, CdiWriteResult& 
   options.mofed = flags.mofed_enabled;
   options.gdrcopy = flags.gdrcopy_enabled;
   options.hooks.path = flags.nvidia_cdi_hook_path;
+  if (config.gpulet.fraction.driver_limits)
+    options.hooks.limit_socket = limit_socket_path(config.gpulet.fraction);
   for (const auto& hook : flags.cdi_disable_hooks) {
     const auto known = cdi::check_hook_name(hook, true);
     if (known) options.hooks.disabled.insert(hook);

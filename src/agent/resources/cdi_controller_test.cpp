@@ -113,6 +113,14 @@ TEST_F(CdiControllerTest, WritesAgainAfterAChangeDuringAWrite) {
   EXPECT_LE(write_count(), 3u);
 }
 
+TEST_F(CdiControllerTest, WritesAgainForMemoryLimits) {
+  const auto without = spec_inputs_key(snapshot_, config_);
+  config_.gpulet.fraction.limit_dir = "/run/other";
+  EXPECT_EQ(spec_inputs_key(snapshot_, config_), without);
+  config_.gpulet.fraction.driver_limits = true;
+  EXPECT_EQ(spec_inputs_key(snapshot_, config_), without + "\n/run/other/agent.sock");
+}
+
 TEST_F(CdiControllerTest, ReportsAnErrorOnceAndKeepsTheNames) {
   set_result({{"v/gpu=a"}, {}, {}, Error(Code::kIo, "no space left", "/var/run/cdi")});
   controller_.update_specs(snapshot_, config_);

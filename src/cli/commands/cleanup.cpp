@@ -13,6 +13,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "agent/fraction/limit_request.h"
 #include "agent/health/health_controller.h"
 #include "agent/health/operator_interface.h"
 #include "agent/mig/mig_manager.h"
@@ -79,6 +80,14 @@ void remove_dead_sockets(const std::string& directory, RemovedFiles& removed) {
   }
 }
 
+// Limits that are in force stay: containers run with them.
+void remove_limit_records(const std::string& directory, RemovedFiles& removed) {
+  for (const auto& name : list_directory(directory)) {
+    const bool is_record = name.ends_with(".json") && agent::is_container_id(name.substr(0, name.size() - 5));
+    if (is_record || name == "agent.sock") remove_file(directory + "/" + name, removed);
+  }
+}
+
 }  // namespace
 
 RemovedFiles remove_node_files(const NodeDirectories& directories) {
@@ -89,6 +98,7 @@ RemovedFiles remove_node_files(const NodeDirectories& directories) {
   if (!directories.run_dir.empty()) {
     for (const char* name : {"health.json", "agent.sock"})
       remove_file(directories.run_dir + "/" + name, removed);
+    remove_limit_records(directories.run_dir + "/limits", removed);
   }
   if (!directories.state_dir.empty()) {
     for (const auto& name : {std::string(agent::kHealthStateFile), std::string(agent::kUsageFile),

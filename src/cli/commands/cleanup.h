@@ -27,8 +27,8 @@ struct RemovedFiles {
 };
 
 // Removes CDI specs that an agent wrote, the hook, persisted faults and cordons, the health report, the
-// agent's socket, and device plugin sockets without a listener. Precondition: no agent runs on the node.
-// Blocks for a few file operations.
+// agent's sockets, the records of memory limits, and device plugin sockets without a listener. Precondition:
+// no agent runs on the node. Blocks for a few file operations.
 RemovedFiles remove_node_files(const NodeDirectories& directories);
 
 struct CleanupOptions {

@@ -133,8 +133,9 @@ TEST_F(FileCleanupTest, RemovesEverythingOfAnAgent) {
                   .write_specs({spec_of("vendor.com/gpu"), spec_of("vendor.com/gds")}));
   for (const char* path : {"lib/gpulet-hook", "lib/health-state", "lib/usage", "lib/usage.broken",
                            "lib/cordons", "lib/cordons.lock", "lib/agent-turn.lock", "lib/agent-standby.lock",
-                           "run/health.json", "run/agent.sock"})
+                           "run/health.json", "run/agent.sock", "run/limits/agent.sock"})
     put_file(path);
+  put_file("run/limits/" + std::string(64, 'a') + ".json");
   ASSERT_TRUE(ProcessLock::acquire_lock(agent::presence_path(directories_.state_dir)));
   {
     const auto dead = bind_unix_socket(directories_.device_plugin_dir + "/nvidia-gpu.sock");
@@ -143,7 +144,7 @@ TEST_F(FileCleanupTest, RemovesEverythingOfAnAgent) {
 
   const auto removed = remove_node_files(directories_);
   EXPECT_THAT(removed.errors, IsEmpty());
-  EXPECT_EQ(removed.paths.size(), 14u);
+  EXPECT_EQ(removed.paths.size(), 16u);
   EXPECT_EQ(removed.paths.back(), agent::presence_path(directories_.state_dir))
       << "the lock keeps an agent away until then";
   EXPECT_THAT(remaining_files(), IsEmpty());
@@ -160,6 +161,7 @@ TEST_F(FileCleanupTest, KeepsFilesOfOthers) {
   put_file("cdi/other.json");
   put_file("lib/notes");
   put_file("run/other.sock");
+  put_file("run/limits/notes.json");
   put_file("plugins/kubelet_internal_checkpoint");
   const auto served = bind_unix_socket(directories_.device_plugin_dir + "/nvidia-gpu.sock");
   ASSERT_TRUE(served);
@@ -170,7 +172,8 @@ TEST_F(FileCleanupTest, KeepsFilesOfOthers) {
   EXPECT_THAT(removed.paths, ElementsAre(root_ + "/cdi/vendor.com-gds.json"));
   EXPECT_THAT(remaining_files(),
               UnorderedElementsAre("cdi/vendor.com-gpu.json", "cdi/other.json", "lib/notes", "run/other.sock",
-                                   "plugins/kubelet_internal_checkpoint", "plugins/nvidia-gpu.sock"));
+                                   "run/limits/notes.json", "plugins/kubelet_internal_checkpoint",
+                                   "plugins/nvidia-gpu.sock"));
 }
 
 TEST_F(FileCleanupTest, CreatesNoMissingDirectories) {

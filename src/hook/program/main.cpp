@@ -52,7 +52,7 @@ int run_within_limit(const gpulet::hook::HookCommand& command) {
   using gpulet::hook::WorkerResult;
   constexpr int kSignalled = 128;  // plus the signal, as in a shell
   const auto ended =
-      gpulet::hook::run_supervised(gpulet::hook::kHookTimeLimit, [&](const auto& reach_milestone) {
+      gpulet::hook::run_supervised(gpulet::hook::command_time_limit(command), [&](const auto& reach_milestone) {
         const auto done = gpulet::hook::run_command(
             command, [](const Error& error) { print_error("warning: ", error); },
             [&](std::size_t step) { reach_milestone(static_cast<int>(step) + 1); });

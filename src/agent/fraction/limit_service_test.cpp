@@ -1,0 +1,373 @@
+#include "agent/fraction/limit_service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <deque>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <set>
+
+#include "agent/remediation/test_faults.h"
+#include "base/file.h"
+
+namespace gpulet::agent {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using State = ContainerLimits::State;
+
+const std::string kFirstId(64, '1'), kSecondId(64, '2');
+const DeviceUuid kLimitedGpu("GPU-0"), kOtherLimitedGpu("GPU-1");
+
+LimitRecord record_of(const std::string& id) {
+  return {id, {"team", "a", "uid-a"}, "main", "/cgroup/" + id, {{kLimitedGpu, mebibytes(1024)}}};
+}
+
+// A driver that does what a test says, and processes, cgroups and Pods that it sets.
+class LimitServiceTest : public testing::Test {
+ protected:
+  LimitServiceTest() {
+    std::string pattern = std::filesystem::temp_directory_path() / "limits-XXXXXX";
+    EXPECT_NE(::mkdtemp(pattern.data()), nullptr);
+    root = pattern;
+    limits = {.state = State::kKnown,
+              .pod = {"team", "a", "uid-a"},
+              .limits = {{kLimitedGpu, mebibytes(1024)}, {kOtherLimitedGpu, mebibytes(2048)}}};
+    start();
+  }
+  ~LimitServiceTest() override { std::filesystem::remove_all(root); }
+
+  void start() {
+    service.reset();
+    watches.clear();
+    service.emplace(make_ports(), LimitRecordStore(root));
+  }
+  LimitPorts make_ports() {
+    return {
+        .loop = loop,
+        .find_limits = [this](const std::string&, const std::string&) { return limits; },
+        .refresh_pods = [this] { ++refreshes; },
+        .find_cgroup = [this](unsigned pid, const std::string&) -> Result<ContainerCgroup> {
+          if (!cgroups.contains(pid)) return fail(Code::kNotFound, "no such process");
+          return cgroups.at(pid);
+        },
+        .has_processes = [this](const std::string& cgroup) { return alive.contains(cgroup); },
+        .watch_end = [this](const std::string& cgroup, std::function<void()> ended) -> Result<Subscription> {
+          watches[cgroup] = std::move(ended);
+          return Subscription([this, cgroup] { watches.erase(cgroup); });
+        },
+        .set_limit =
+            [this](const DeviceUuid& gpu, const std::string& cgroup, Bytes limit, LimitPorts::Done done) {
+              records_when_set.push_back(records());
+              calls.push_back("set " + gpu.str() + " " + cgroup.substr(0, 9) + " " +
+                              std::to_string(limit.mebibytes()));
+              run_driver([this, gpu, cgroup, limit, done = std::move(done)] {
+                if (const auto found = set_errors.find(gpu); found != set_errors.end())
+                  return done(fail(found->second));
+                in_force[{gpu, cgroup}] = limit;
+                done({});
+              });
+            },
+        .clear_limit =
+            [this](const DeviceUuid& gpu, const std::string& cgroup, LimitPorts::Done done) {
+              calls.push_back("clear " + gpu.str() + " " + cgroup.substr(0, 9));
+              run_driver([this, gpu, cgroup, done = std::move(done)] {
+                if (clear_error) return done(fail(*clear_error));
+                in_force.erase({gpu, cgroup});
+                done({});
+              });
+            },
+        .notify = [this](const EvictionEvent& event) { events.push_back(event); },
+    };
+  }
+  void run_driver(std::function<void()> call) {
+    is_driver_hanging ? waiting.push_back(std::move(call)) : loop.post(std::move(call));
+  }
+  LimitRequest add_container(const std::string& id, const std::string& uid = "uid-a") {
+    const unsigned pid = 100 + static_cast<unsigned>(cgroups.size());
+    cgroups[pid] = {"/cgroup/" + id, {uid, id}};
+    alive.insert("/cgroup/" + id);
+    return {id, pid, "uid-a", "main", "/" + id};
+  }
+  // Asks; the answers are in `answers`.
+  void ask(const LimitRequest& request) {
+    service->answer_request(request, [this](const Status& status) {
+      answers.push_back(status ? "yes" : status.error().full_message());
+    });
+    loop.run_ready();
+  }
+  void end_container(const std::string& id) {
+    alive.erase("/cgroup/" + id);
+    const auto ended = watches.find("/cgroup/" + id);
+    ASSERT_NE(ended, watches.end());
+    const auto call = ended->second;
+    call();
+    loop.run_ready();
+  }
+  std::size_t records() const { return LimitRecordStore(root).load_records()->records.size(); }
+
+  ManualLoop loop;
+  std::string root;
+  ContainerLimits limits;
+  int refreshes = 0;
+  std::map<unsigned, ContainerCgroup> cgroups;
+  std::set<std::string> alive;
+  std::map<std::string, std::function<void()>> watches;
+  std::map<DeviceUuid, Error> set_errors;
+  std::optional<Error> clear_error;
+  bool is_driver_hanging = false;
+  std::vector<std::function<void()>> waiting;
+  std::map<std::pair<DeviceUuid, std::string>, Bytes> in_force;
+  std::vector<std::string> calls, answers;
+  std::vector<std::size_t> records_when_set;
+  std::vector<EvictionEvent> events;
+  std::optional<LimitService> service;
+};
+
+TEST_F(LimitServiceTest, SetsEveryGpuAndClearsAtTheEnd) {
+  ask(add_container(kFirstId));
+  EXPECT_THAT(answers, ElementsAre("yes"));
+  EXPECT_THAT(calls, ElementsAre("set GPU-0 /cgroup/1 1024", "set GPU-1 /cgroup/1 2048"));
+  EXPECT_THAT(records_when_set, ElementsAre(1, 1)) << "the record comes first";
+  EXPECT_EQ(refreshes, 0);
+  EXPECT_TRUE(service->has_limits());
+  calls.clear();
+  end_container(kFirstId);
+  EXPECT_THAT(calls, ElementsAre("clear GPU-0 /cgroup/1", "clear GPU-1 /cgroup/1"));
+  EXPECT_THAT(in_force, IsEmpty());
+  EXPECT_EQ(records(), 0u);
+  EXPECT_FALSE(service->has_limits());
+  EXPECT_THAT(watches, IsEmpty());
+  // The container is started again: another id and another cgroup.
+  ask(add_container(kSecondId));
+  EXPECT_THAT(answers, ElementsAre("yes", "yes"));
+  EXPECT_EQ(in_force.size(), 2u);
+  EXPECT_TRUE(in_force.contains({kLimitedGpu, "/cgroup/" + kSecondId}));
+}
+
+TEST_F(LimitServiceTest, WithoutARequestThereIsNoLimit) {
+  limits.limits.clear();
+  ask(add_container(kFirstId));
+  EXPECT_THAT(answers, ElementsAre("yes"));
+  EXPECT_THAT(calls, IsEmpty());
+  EXPECT_EQ(records(), 0u);
+}
+
+TEST_F(LimitServiceTest, RefusesWhatTheKernelDoesNotConfirm) {
+  const auto foreign = add_container(kFirstId, "uid-b");
+  ask(foreign);
+  EXPECT_THAT(answers.back(), HasSubstr("in the cgroup of Pod uid-b"));
+  auto other_id = add_container(kSecondId);
+  other_id.container_id = kFirstId;
+  ask(other_id);
+  EXPECT_THAT(answers.back(), HasSubstr("container " + kSecondId + ", but the container runtime says"));
+  other_id.pid = 4711;
+  ask(other_id);
+  EXPECT_THAT(answers.back(), HasSubstr("no such process"));
+  EXPECT_THAT(calls, IsEmpty());
+  EXPECT_EQ(records(), 0u);
+}
+
+TEST_F(LimitServiceTest, WaitsForAPodThatIsNotKnownYet) {
+  const auto known = std::exchange(limits, {});
+  const auto request = add_container(kFirstId);
+  ask(request);
+  EXPECT_THAT(answers, IsEmpty());
+  EXPECT_EQ(refreshes, 1);
+  ask(request);
+  EXPECT_THAT(answers.back(), HasSubstr("already"));
+  answers.clear();
+  // The API server did not answer: the ledger reads again.
+  service->on_pods_read(fail(Code::kUnavailable, "no API server"));
+  EXPECT_THAT(answers, IsEmpty());
+  limits = known;
+  service->on_pods_read({});
+  loop.run_ready();
+  EXPECT_THAT(answers, ElementsAre("yes"));
+  EXPECT_EQ(refreshes, 1);
+}
+
+TEST_F(LimitServiceTest, RefusesAPodThatStaysUnknown) {
+  limits = {};
+  ask(add_container(kFirstId));
+  service->on_pods_read({});
+  EXPECT_THAT(answers, ElementsAre(HasSubstr("the kubelet lists no GPU of container main of Pod uid-a")));
+  ask(add_container(kSecondId));
+  loop.advance(kLimitAnswerLimit - 1ms);
+  EXPECT_EQ(answers.size(), 1u);
+  loop.advance(1ms);
+  EXPECT_THAT(answers.back(), HasSubstr("within 6s"));
+  service->on_pods_read({});
+  EXPECT_EQ(answers.size(), 2u);
+  EXPECT_THAT(calls, IsEmpty());
+}
+
+TEST_F(LimitServiceTest, RefusesAnInvalidRequestWithAnEvent) {
+  limits.state = State::kRefused;
+  limits.reason = "annotation gpu-memory is \"x\"";
+  ask(add_container(kFirstId));
+  EXPECT_THAT(answers, ElementsAre(limits.reason));
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].reason, kLimitRefusedReason);
+  EXPECT_EQ(events[0].pod, limits.pod);
+  EXPECT_THAT(events[0].message,
+              HasSubstr("container main does not start without its memory limit: annotation"));
+}
+
+TEST_F(LimitServiceTest, AFailureOnOneGpuClearsTheOthers) {
+  set_errors.emplace(kOtherLimitedGpu, Error(Code::kUnsupported, "the driver has no memory limits"));
+  ask(add_container(kFirstId));
+  EXPECT_THAT(answers, ElementsAre("GPU-1: the driver has no memory limits"));
+  EXPECT_THAT(in_force, IsEmpty());
+  EXPECT_EQ(calls[2], "clear GPU-0 /cgroup/1");
+  EXPECT_EQ(records(), 0u);
+  EXPECT_FALSE(service->has_limits());
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_THAT(events[0].message, HasSubstr("GPU-1: the driver has no memory limits"));
+}
+
+TEST_F(LimitServiceTest, RefusesWithoutARecord) {
+  std::filesystem::remove_all(root);
+  std::ofstream(root) << "a file in its place";
+  ask(add_container(kFirstId));
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_NE(answers[0], "yes");
+  EXPECT_THAT(calls, IsEmpty());
+}
+
+// A driver that answers after the hook has given up: the container has not started.
+TEST_F(LimitServiceTest, WhatComesTooLateIsCleared) {
+  is_driver_hanging = true;
+  ask(add_container(kFirstId));
+  loop.advance(kLimitAnswerLimit);
+  EXPECT_THAT(answers, ElementsAre(HasSubstr("the driver has not set the limit within 6s")));
+  is_driver_hanging = false;
+  for (auto& call : std::exchange(waiting, {})) call();
+  loop.run_ready();
+  EXPECT_THAT(in_force, IsEmpty());
+  EXPECT_EQ(records(), 0u);
+  EXPECT_EQ(answers.size(), 1u);
+}
+
+TEST_F(LimitServiceTest, SetsAgainAfterAReload) {
+  ask(add_container(kFirstId));
+  in_force.clear();
+  service->restore_limits();
+  loop.run_ready();
+  EXPECT_EQ(in_force.size(), 2u);
+  EXPECT_THAT(events, IsEmpty());
+  set_errors.emplace(kLimitedGpu, Error(Code::kIo, "no"));
+  in_force.clear();
+  service->restore_limits();
+  loop.run_ready();
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].reason, kLimitLostReason);
+  EXPECT_EQ(records(), 1u) << "tried again after the next one";
+}
+
+// The driver is loaded again between the first and the second GPU of a container.
+TEST_F(LimitServiceTest, AReloadWhileSettingSetsAllAgain) {
+  is_driver_hanging = true;
+  ask(add_container(kFirstId));
+  service->restore_limits();
+  is_driver_hanging = false;
+  for (auto& call : std::exchange(waiting, {})) call();
+  in_force.clear();
+  loop.run_ready();
+  EXPECT_THAT(answers, ElementsAre("yes"));
+  EXPECT_EQ(in_force.size(), 2u);
+}
+
+TEST_F(LimitServiceTest, ARestartSweeps) {
+  const LimitRecordStore store(root);
+  ASSERT_TRUE(store.write_record(record_of(kFirstId)));
+  ASSERT_TRUE(store.write_record(record_of(kSecondId)));
+  alive.insert("/cgroup/" + kSecondId);
+  start();
+  EXPECT_THAT(calls, IsEmpty()) << "the driver is not there yet";
+  service->restore_limits();
+  loop.run_ready();
+  EXPECT_THAT(calls, ElementsAre("clear GPU-0 /cgroup/1", "set GPU-0 /cgroup/2 1024"));
+  EXPECT_EQ(records(), 1u);
+  end_container(kSecondId);
+  EXPECT_EQ(records(), 0u);
+  EXPECT_THAT(in_force, IsEmpty());
+}
+
+TEST_F(LimitServiceTest, WhatCannotBeClearedIsTriedAgain) {
+  ask(add_container(kFirstId));
+  clear_error = Error(Code::kUnavailable, "there is no driver");
+  end_container(kFirstId);
+  EXPECT_EQ(records(), 1u);
+  EXPECT_TRUE(service->has_limits());
+  clear_error.reset();
+  service->restore_limits();
+  loop.run_ready();
+  EXPECT_EQ(records(), 0u);
+  EXPECT_THAT(in_force, IsEmpty());
+  EXPECT_FALSE(service->has_limits());
+  // Gone with its cgroup.
+  ask(add_container(kSecondId));
+  clear_error = Error(Code::kNotFound, "no such cgroup");
+  end_container(kSecondId);
+  EXPECT_EQ(records(), 0u);
+}
+
+TEST_F(LimitServiceTest, TheNumberOfWaitersIsBounded) {
+  limits = {};
+  std::vector<LimitRequest> requests;
+  for (std::size_t i = 0; i <= kMaxPendingLimits; ++i) {
+    std::string id(64, 'a');
+    id[0] = "0123456789abcdef"[i / 16];
+    id[1] = "0123456789abcdef"[i % 16];
+    ask(add_container(id));
+  }
+  EXPECT_THAT(answers, ElementsAre(HasSubstr("too many containers wait")));
+}
+
+TEST_F(LimitServiceTest, RecordsAreReadAsTheyAreWritten) {
+  const LimitRecordStore store(root);
+  auto record = record_of(kFirstId);
+  record.limits[kOtherLimitedGpu] = mebibytes(80'000);
+  ASSERT_TRUE(store.write_record(record));
+  EXPECT_EQ(store.load_records()->records, std::vector{record});
+  const auto text = limit_record_json(record);
+  EXPECT_EQ(parse_limit_record(text).value(), record);
+  for (const auto& [from, to] : {std::pair{"\"version\":1", "\"version\":2"},
+                                 {"\"cgroup\":\"/", "\"cgroup\":\""},
+                                 {"\"container\":\"main\"", "\"container\":7"},
+                                 {"\"podUID\"", "\"uid\""},
+                                 {"1073741824", "-1"},
+                                 {"}\n", ""}}) {
+    auto wrong = text;
+    wrong.replace(wrong.find(from), std::string_view(from).size(), to);
+    EXPECT_FALSE(parse_limit_record(wrong)) << wrong;
+  }
+  EXPECT_FALSE(parse_limit_record(std::string(kMaxLimitRecordBytes + 1, ' ')));
+  record.container_id = "../x";
+  EXPECT_FALSE(store.write_record(record));
+
+  // What is no record stays where it is; what a killed writer left goes.
+  std::ofstream(root + "/" + kSecondId + ".json") << text;
+  std::ofstream(root + "/" + kFirstId + ".json.tmp.x") << "{";
+  std::ofstream(root + "/agent.sock") << "";
+  const auto loaded = store.load_records();
+  ASSERT_TRUE(loaded);
+  EXPECT_EQ(loaded->records.size(), 1u);
+  ASSERT_EQ(loaded->errors.size(), 1u);
+  EXPECT_THAT(loaded->errors[0].full_message(), HasSubstr(kSecondId + ".json: id: expected the file's name"));
+  EXPECT_FALSE(std::filesystem::exists(root + "/" + kFirstId + ".json.tmp.x"));
+  EXPECT_TRUE(store.remove_record(kFirstId));
+  EXPECT_TRUE(store.remove_record(kFirstId));
+  EXPECT_EQ(store.load_records()->records.size(), 0u);
+  EXPECT_EQ(LimitRecordStore(root + "/none").load_records()->records.size(), 0u);
+}
+
+}  // namespace
+}  // namespace gpulet::agent

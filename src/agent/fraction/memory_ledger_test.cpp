@@ -1,0 +1,138 @@
+#include "agent/fraction/memory_ledger.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "agent/remediation/test_faults.h"
+
+namespace gpulet::agent {
+namespace {
+
+using testing::HasSubstr;
+using State = ContainerLimits::State;
+
+// A node with a GPU, one in MIG mode, and Pods that a test sets.
+class MemoryLedgerTest : public testing::Test {
+ protected:
+  MemoryLedgerTest() : reader(loop) {
+    auto node = std::make_shared<inventory::Snapshot>();
+    for (unsigned i = 0; i < 3; ++i) {
+      inventory::Gpu gpu;
+      gpu.index = i;
+      gpu.uuid = DeviceUuid("GPU-" + std::to_string(i));
+      gpu.memory = i < 2 ? mebibytes(80'000) : Bytes{};
+      gpu.mig_enabled = i == 1;
+      node->gpus.push_back(gpu);
+    }
+    ledger.emplace(MemoryLedgerPorts{.loop = loop,
+                                     .holders =
+                                         [this](auto done) {
+                                           ++lists;
+                                           loop.post([this, done = std::move(done)] {
+                                             if (kubelet_error) return done(fail(*kubelet_error));
+                                             done(holders);
+                                           });
+                                         },
+                                     .reader = reader,
+                                     .on_invalid_request = [](const PodRef&, const std::string&) {},
+                                     .changed = [] {},
+                                     .refreshed = [this](const Status& result) { rounds.push_back(result); }},
+                   1);
+    ledger->use_snapshot(node);
+    loop.run_ready();
+    rounds.clear();
+  }
+  void add_pod(const std::string& name, const std::string& memory, std::vector<std::string> ids,
+               const std::string& uid = "") {
+    std::erase_if(holders, [&](const auto& one) { return one.pod.name == name; });
+    holders.push_back(container_with_devices(name, std::move(ids)));
+    k8s::Annotations annotations;
+    if (!memory.empty()) annotations["gpu-memory"] = memory;
+    reader.add_pod(name, std::move(annotations), uid);
+    reader.pods["default/" + name].containers = {
+        {.name = "prepare", .is_init = true, .limits = {}, .id = {}},
+        {.name = "main", .limits = {{"nvidia.com/gpu", "1"}}, .id = {}}};
+  }
+  void refresh() {
+    ledger->refresh_pods();
+    loop.run_ready();
+  }
+
+  ManualLoop loop;
+  FakeReader reader;
+  std::vector<ContainerDevices> holders;
+  std::optional<Error> kubelet_error;
+  std::size_t lists = 0;
+  std::vector<Status> rounds;
+  std::optional<MemoryLedger> ledger;
+};
+
+TEST_F(MemoryLedgerTest, FindsTheLimitsOfAContainer) {
+  add_pod("a", "1000", {"GPU-0::0", "GPU-0::3"});
+  add_pod("plain", "", {"GPU-0::1"});
+  add_pod("mig", "1000", {"GPU-1::0"});
+  EXPECT_EQ(ledger->find_limits("uid-a", "main").state, State::kUnknown);
+  refresh();
+  const auto found = ledger->find_limits("uid-a", "main");
+  EXPECT_EQ(found.state, State::kKnown);
+  EXPECT_EQ(found.pod, (PodRef{"default", "a", "uid-a"}));
+  EXPECT_EQ(found.limits, (std::map<DeviceUuid, Bytes>{{DeviceUuid("GPU-0"), mebibytes(2000)}}));
+  EXPECT_EQ(ledger->find_limits("uid-a", "other").state, State::kUnknown);
+  EXPECT_EQ(ledger->find_limits("uid-b", "main").state, State::kUnknown);
+  for (const char* uid : {"uid-plain", "uid-mig"}) {
+    EXPECT_EQ(ledger->find_limits(uid, "main").state, State::kKnown) << uid;
+    EXPECT_TRUE(ledger->find_limits(uid, "main").limits.empty()) << uid;
+  }
+  EXPECT_EQ(ledger->find_limits("uid-plain", "prepare").state, State::kKnown);
+}
+
+TEST_F(MemoryLedgerTest, RefusesALimitThatItDoesNotKnow) {
+  add_pod("bad", "lots", {"GPU-0::0"});
+  add_pod("dark", "1000", {"GPU-2::0"});
+  refresh();
+  EXPECT_EQ(ledger->find_limits("uid-bad", "main").state, State::kRefused);
+  EXPECT_THAT(ledger->find_limits("uid-bad", "main").reason, HasSubstr("gpu-memory"));
+  EXPECT_EQ(ledger->find_limits("uid-dark", "main").state, State::kRefused);
+  EXPECT_THAT(ledger->find_limits("uid-dark", "main").reason, HasSubstr("GPU-2 is not known"));
+}
+
+// A Pod of the same name, with the same devices: PodResources has no UID.
+TEST_F(MemoryLedgerTest, ARefreshReadsEveryPodAgain) {
+  add_pod("a", "1000", {"GPU-0::0"}, "uid-old");
+  refresh();
+  add_pod("a", "3000", {"GPU-0::0"}, "uid-new");
+  refresh();
+  EXPECT_EQ(ledger->find_limits("uid-old", "main").state, State::kUnknown);
+  EXPECT_EQ(ledger->find_limits("uid-new", "main").limits.at(DeviceUuid("GPU-0")), mebibytes(3000));
+}
+
+// A round that was in progress may have read before the refresh was called.
+TEST_F(MemoryLedgerTest, ARefreshEndsWithARoundOfItsOwn) {
+  ledger->refresh_pods();
+  ledger->refresh_pods();
+  loop.run_ready();
+  loop.advance(Duration::zero());
+  loop.run_ready();
+  EXPECT_EQ(rounds.size(), 1u);
+  EXPECT_EQ(lists, 3u) << "one at the start";
+}
+
+TEST_F(MemoryLedgerTest, AFailedRoundIsReportedAndRepeated) {
+  add_pod("a", "1000", {"GPU-0::0"});
+  reader.error = Error(Code::kUnavailable, "no API server");
+  refresh();
+  ASSERT_EQ(rounds.size(), 1u);
+  ASSERT_FALSE(rounds[0]);
+  EXPECT_THAT(rounds[0].error().full_message(), HasSubstr("cannot read Pod default/a: no API server"));
+  reader.error.reset();
+  loop.advance(std::chrono::seconds(1));
+  loop.run_ready();
+  ASSERT_EQ(rounds.size(), 2u);
+  EXPECT_TRUE(rounds[1]);
+  EXPECT_EQ(ledger->find_limits("uid-a", "main").state, State::kKnown);
+}
+
+}  // namespace
+}  // namespace gpulet::agent

@@ -9,7 +9,9 @@
 #include "agent/fraction/memory_auditor.h"
 #include "agent/node/components.h"
 #include "agent/node/devices.h"
+#include "agent/observe/limit_status.h"
 #include "k8s/event_recorder.h"
+#include "partition/limit_means.h"
 
 namespace gpulet::agent {
 namespace {
@@ -29,6 +31,7 @@ class MemoryAuditComponent final : public Component {
     follow_config();
   }
   void on_state_changed() override {
+    read_node_grade();
     const auto snapshot = present_snapshot();
     if (auditor_ && std::exchange(snapshot_, snapshot) != snapshot) auditor_->use_snapshot(snapshot);
   }
@@ -36,12 +39,18 @@ class MemoryAuditComponent final : public Component {
     if (auditor_) auditor_->on_allocated();
   }
   void add_counts(NodeCounts& counts) const override {
-    if (auditor_) counts.memory_audit = auditor_->stats();
+    if (node_limit_) counts.memory_limit = node_limit_;
+    if (!auditor_) return;
+    counts.memory_audit = auditor_->stats();
+    if (!counts.memory_limit) return;
+    counts.memory_limit->containers = counts.memory_audit->containers;
+    for (auto& container : counts.memory_limit->containers) container.used.reset();
   }
 
  private:
   // Without the setting there is no auditor, nor a client of the API server for it.
   void follow_config() {
+    read_node_grade();
     const auto action = node_.config.gpulet.fraction.on_exceeded;
     if (!is_attached_ || !node_.client_config || action == config::ExceededAction::kNone)
       return auditor_.reset();
@@ -86,6 +95,8 @@ class MemoryAuditComponent final : public Component {
         .notify =
             [this](const EvictionEvent& event) { send_eviction_event(*events_, "memory limit", event); },
         .is_shared_by_mps = [this](const ResourceName& resource) { return is_shared_by_mps(resource); },
+        .limit_means = [this](const ResourceName& resource,
+                              const DeviceUuid& gpu) { return limit_means(resource, gpu); },
     };
   }
 
@@ -94,6 +105,35 @@ class MemoryAuditComponent final : public Component {
     if (auto* driver = node_.devices->driver())
       return read_gpu_memory(*driver, std::move(questions), std::move(done));
     node_.loop.post([done = std::move(done)] { done(fail(Code::kUnavailable, "there is no driver")); });
+  }
+
+  // Once for each change of what is offered.
+  void read_node_grade() {
+    node_limit_.reset();
+    const auto snapshot = present_snapshot();
+    if (!snapshot) return;
+    const auto offers = node_.devices->agent()->offers();
+    std::vector<const partition::Resource*> resources;
+    for (const auto& offer : offers) resources.push_back(&offer->resource);
+    const auto means = partition::common_limit_means(resources, *snapshot, node_.config);
+    if (means == fraction::LimitMeans{}) return;
+    const auto grade = fraction::grade_of_node(means);
+    node_limit_ = MemoryLimitStatus{.grade = std::string(fraction::limit_grade_name(grade.grade))};
+    for (const auto& reason : grade.reasons) node_limit_->reasons.push_back(reason.reason);
+  }
+
+  // Nothing, which is the grade none, while the GPU is not offered as that resource.
+  fraction::LimitMeans limit_means(const ResourceName& resource, const DeviceUuid& gpu) const {
+    const auto snapshot = present_snapshot();
+    if (!snapshot) return {};
+    for (const auto& offer : node_.devices->agent()->offers()) {
+      if (offer->resource.name != resource) continue;
+      for (const auto& device : offer->resource.devices) {
+        if (device.gpu < snapshot->gpus.size() && snapshot->gpus[device.gpu].uuid == gpu && !device.mig)
+          return partition::limit_means_of(offer->resource, device, *snapshot, node_.config);
+      }
+    }
+    return {};
   }
 
   bool is_shared_by_mps(const ResourceName& resource) const {
@@ -110,6 +150,7 @@ class MemoryAuditComponent final : public Component {
   std::unique_ptr<k8s::EventRecorder> events_;
   inventory::SnapshotPtr snapshot_;  // as passed on
   std::optional<MemoryAuditor> auditor_;
+  std::optional<MemoryLimitStatus> node_limit_;  // without containers; nullopt: the node wants no limits
 };
 
 }  // namespace

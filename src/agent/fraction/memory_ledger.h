@@ -17,6 +17,7 @@
 
 #include "base/loop.h"
 #include "base/types.h"
+#include "fraction/container_rules.h"
 #include "fraction/fraction_request.h"
 #include "fraction/memory_audit.h"
 #include "inventory/snapshot.h"
@@ -43,6 +44,8 @@ struct LedgerEntry {
   ResourceName resource;
   Bytes limit;         // on this GPU, of all its shares; 0: none
   std::string source;  // the field of the limit: "annotation gpu-fraction"
+  // What the Pod's spec lets the container reach. Until the Pod is read: everything.
+  fraction::ContainerAccess access{.is_privileged = true};
   fraction::ContainerKey key() const {
     // Unread containers are different holders too.
     return {pod.uid.empty() ? pod.name_space + "/" + pod.name : pod.uid, container};

@@ -154,6 +154,8 @@ CheckResult check_claims(const Facts& facts);
 // Pods that request NVIDIA's resources and do not run, with their reasons.
 CheckResult check_pending_pods(const Facts& facts);
 CheckResult check_extender(const Facts& facts);
+// The grade of the memory limits on shared GPUs.
+CheckResult check_memory_limits(const Facts& facts);
 // More than one device plugin.
 CheckResult check_plugin_conflict(const Facts& facts);
 // Permissions of the agent at the API server.

@@ -191,6 +191,9 @@ const std::vector<Fault> kFaults{
        f.agent->claims.waiting = {{"team", "a", "u1", WallTime{}, "the MPS control daemon is starting"}};
      },
      "claims", Verdict::kFail, "claim team/a is not prepared: the MPS control daemon is starting (for 1m)"},
+    {"nothing holds the limits",
+     [](Facts& f) { f.agent->memory_limit = agent::MemoryLimitStatus{.grade = "none", .reasons = {"why"}}; },
+     "memory-limits", Verdict::kWarn, "have the grade none: why"},
     {"two plugins", [](Facts& f) { f.programs->device_plugins.emplace_back(7, "nvidia-device-plugin"); },
      "two-plugins", Verdict::kFail, "nvidia-device-plugin (process 7)"},
     {"two at the sockets",

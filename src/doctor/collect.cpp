@@ -3,6 +3,7 @@
 #include <sys/timex.h>
 
 #include "base/file.h"
+#include "doctor/memory_limits.h"
 #include "doctor/probe.h"
 
 namespace gpulet::doctor {
@@ -81,6 +82,10 @@ CollectedFacts collect_facts(ProbeTargets targets) {
   facts.cluster = probe_cluster(prober, targets);
   if (facts.cluster && facts.cluster->pods) explain_pending_pods(prober, targets, *facts.cluster->pods);
   facts.clock_synchronised = is_clock_synchronised();
+  if (facts.agent && facts.agent->memory_limit) {
+    facts.limit_host = prober.run_on_thread<LimitHost>(
+        "cgroups", [trees] { return Result<LimitHost>(read_limit_host(trees)); });
+  }
 
   const std::string plugins = facts.kubelet.directory + "/device-plugins";
   if (facts.bus) gathered.files.push_back({"pci.txt", pci_bus_text(*facts.bus)});

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "agent/observe/claim_status.h"
+#include "agent/observe/limit_status.h"
 #include "base/result.h"
 #include "extender/ask_monitor.h"
 #include "health/evidence/evidence.h"
@@ -150,6 +151,7 @@ struct AgentFacts {
   std::vector<AgentGpu> gpus{};  // by index
   agent::ClaimStatus claims{};
   WallTime read_at{};  // by this machine's clock
+  std::optional<agent::MemoryLimitStatus> memory_limit{};  // nullopt: the node wants no limits
 };
 
 struct AgentSettings {
@@ -176,6 +178,13 @@ struct Engines {
   std::vector<Engine> all;
   std::optional<runtimes::KubeletEndpoint> endpoint;  // of the kubelet; nullopt: unknown
   Result<runtimes::nvidia::RuntimeConfig> nvidia_runtime_config = runtimes::nvidia::RuntimeConfig{};
+};
+
+// What the driver's memory limits need of the host.
+struct LimitHost {
+  std::optional<std::string> controllers{};  // of the root cgroup; nullopt: no cgroup v2
+  std::string enabled_controllers{};         // for its children
+  std::string driver_parameters{};           // /proc/driver/nvidia/params
 };
 
 struct MpsDaemon {
@@ -232,6 +241,7 @@ struct Facts {
   // The command runs in the Pod of the agent that responds: what the agent reports counts for more than what
   // this container cannot see or open.
   bool in_agent_pod = false;
+  Result<LimitHost> limit_host = not_collected();
 };
 
 }  // namespace gpulet::doctor

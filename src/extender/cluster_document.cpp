@@ -42,6 +42,7 @@ std::size_t state_index(const scheduler::NodeGpu& gpu) {
 bool is_same_request(const PodRequest& a, const PodRequest& b) {
   return a.nominated_node.empty() && b.nominated_node.empty() && a.priority == b.priority &&
          a.constraints == b.constraints && a.request_error == b.request_error &&
+         a.limit_demand == b.limit_demand &&
          std::ranges::equal(a.containers, b.containers, [](const auto& one, const auto& other) {
            return one.kind == other.kind && one.devices == other.devices && one.memory == other.memory;
          });

@@ -230,7 +230,7 @@ http::Response ExtenderService::filter_nodes(const ExtenderArgs& args) {
   for (std::size_t i = 0; i < args.node_names().size(); ++i) {
     const auto* const node =
         filter.requests_devices() ? dependencies_.cluster.find_node(args.node_names()[i]) : nullptr;
-    auto verdict = node != nullptr ? filter.check_node(*node) : filter.check_request();
+    auto verdict = node != nullptr ? filter.check_node(*node) : filter.check_unpublished();
     if (node == nullptr && verdict.fits()) {
       ++metrics_.unpublished;
       passed.push_back(i);

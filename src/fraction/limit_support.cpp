@@ -46,7 +46,6 @@ MemoryLimitSupport check_limit_support(const LimitEvidence& evidence) {
         "limits off"};
   if (!evidence.is_cgroup_v2) return {"the node has no cgroup v2, which memory limits need"};
   if (!evidence.is_administrator) return {"no CAP_SYS_ADMIN, which setting memory limits needs"};
-  if (evidence.is_mig) return {"the GPU is in MIG mode, in which the driver limits no memory of cgroups"};
   return {};
 }
 

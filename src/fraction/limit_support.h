@@ -1,4 +1,4 @@
-// Whether the driver can limit the memory of a cgroup on a GPU, and if not, why. Pure.
+// Whether the driver can limit the memory of a cgroup on GPUs without MIG, and if not, why. Pure.
 //
 // The driver cannot be asked: with its own accounting, a cgroup without a limit is NOT_SUPPORTED or
 // NOT_FOUND, as where limits do not exist. What the driver counts on, whether the kernel has the controller
@@ -19,7 +19,6 @@ inline constexpr unsigned kFirstBranchWithLimits = 615;
 struct LimitEvidence {
   std::string driver_version;             // "615.71.09"
   bool has_functions = false;             // the driver's library has them
-  bool is_mig = false;                    // the GPU is in MIG mode
   bool is_administrator = false;          // CAP_SYS_ADMIN is in effect
   bool is_cgroup_v2 = false;              // of the node
   std::optional<std::string> parameters;  // the text of /proc/driver/nvidia/params; nullopt: not readable
@@ -30,7 +29,7 @@ struct MemoryLimitSupport {
   bool is_supported() const { return reason.empty(); }
 };
 
-// The first reason in the order: driver, its parameters, cgroup version, right, MIG mode. Parameters that
+// The first reason in the order: driver, its parameters, cgroup version, right. Parameters that
 // cannot be read are no reason: a limit that is not in effect shows when it is read back.
 MemoryLimitSupport check_limit_support(const LimitEvidence& evidence);
 

@@ -10,7 +10,6 @@ namespace {
 LimitEvidence full_support() {
   return {.driver_version = "615.71.09",
           .has_functions = true,
-          .is_mig = false,
           .is_administrator = true,
           .is_cgroup_v2 = true,
           .parameters = "EnableResizableBar: 0\nRegistryDwords: \"\"\nRegistryDwordsPerDevice: \"\"\n"};
@@ -26,7 +25,7 @@ TEST(LimitSupport, NamesTheFirstReason) {
       {[](auto& e) { e.parameters = std::nullopt; }, ""},
       {[](auto& e) {
          e.driver_version = "610.43.02";
-         e.is_mig = true;
+         e.is_cgroup_v2 = false;
        },
        "the driver is 610.43.02: memory limits need 615 or later"},
       {[](auto& e) { e.driver_version = "unknown"; },
@@ -35,8 +34,6 @@ TEST(LimitSupport, NamesTheFirstReason) {
        "the library of driver 615.71.09 has no nvmlDeviceSetMemoryLimits_v1"},
       {[](auto& e) { e.is_cgroup_v2 = false; }, "the node has no cgroup v2, which memory limits need"},
       {[](auto& e) { e.is_administrator = false; }, "no CAP_SYS_ADMIN, which setting memory limits needs"},
-      {[](auto& e) { e.is_mig = true; },
-       "the GPU is in MIG mode, in which the driver limits no memory of cgroups"},
   };
   for (const auto& one : cases) {
     auto evidence = full_support();

@@ -153,6 +153,9 @@ struct Gpu {
 struct DriverInfo {
   std::string version;        // "570.124.06"
   unsigned cuda_version = 0;  // major*1000 + minor*10, as nvmlSystemGetCudaDriverVersion
+  // Whether it can limit the memory of a cgroup on a GPU without MIG, and if not, why: one line.
+  bool has_memory_limits = false;
+  std::string why_no_memory_limits{};
 };
 
 struct Snapshot {

@@ -72,6 +72,7 @@ Result<std::optional<PodMetadata>> parse_pod_metadata(const json& pod, const std
   facts.mirror = facts.annotations.contains(kMirrorPod);
   add_containers(pod, kInitContainers, "initContainerStatuses", facts.containers);
   add_containers(pod, "containers", "containerStatuses", facts.containers);
+  facts.access = fraction::parse_container_access(pod);
   return facts;
 }
 

@@ -16,6 +16,7 @@
 
 #include "base/loop.h"
 #include "base/result.h"
+#include "fraction/container_rules.h"
 #include "k8s/api_client.h"
 #include "k8s/client_config.h"
 #include "k8s/objects.h"
@@ -46,6 +47,7 @@ struct PodMetadata {
   Annotations annotations;
   std::map<std::string, std::string> labels;
   std::vector<PodContainer> containers{};  // in the Pod's order, init containers first
+  std::vector<fraction::ContainerAccess> access{};  // of its containers, likewise
 };
 
 // nullopt: it is not on `node`. Errors: kIo for what is not a Pod.

@@ -78,7 +78,7 @@ TEST_F(ObjectReaderTest, ReadsContainersWithTheirLimitsAndIds) {
     pod["spec"]["initContainers"] = json::array({{{"name", "fetch"}}});
     pod["spec"]["containers"] =
         json::array({{{"name", "main"}, {"resources", {{"limits", {{"nvidia.com/gpu", "1"}}}}}},
-                     {{"name", "side"}, {"resources", 7}},
+                     {{"name", "side"}, {"resources", 7}, {"securityContext", {{"privileged", true}}}},
                      "odd"});
     pod["status"]["containerStatuses"] =
         json::array({{{"name", "main"}, {"containerID", "containerd://4f1c"}}, {{"name", "side"}}});
@@ -96,6 +96,9 @@ TEST_F(ObjectReaderTest, ReadsContainersWithTheirLimitsAndIds) {
   EXPECT_EQ(containers[1].id, "containerd://4f1c");
   EXPECT_EQ(containers[2].id, "");
   EXPECT_TRUE(containers[2].limits.empty());
+  EXPECT_EQ((*facts)->access.at(1).name, "main");
+  EXPECT_FALSE((*facts)->access.at(1).is_privileged);
+  EXPECT_TRUE((*facts)->access.at(2).is_privileged);
 }
 
 TEST_F(ObjectReaderTest, AtMostSoManyContainersAreRead) {

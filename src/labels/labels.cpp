@@ -102,6 +102,9 @@ constexpr LabelRule kRules[] = {
      kBandwidth},
     {"gpulet.io/gpu.nvlink-domain",
      "largest number of GPUs in this node connected by NVLink, directly or not; 1 without NVLink", kLinks},
+    {"gpulet.io/gpu.memory-limit",
+     "grade of memory limits on shared GPUs: kernel, mps or audited",
+     "sharing, gpulet.partition and gpulet.fraction"},
     {"gpulet.io/model.<model>.count", "number of GPUs of the model", "nvmlDeviceGetCount_v2"},
     {"gpulet.io/model.<model>.memory", "MiB of one", kMemory},
     {"gpulet.io/model.<model>.compute", "compute capability, such as 9.0", kCompute},
@@ -370,6 +373,8 @@ class LabelBuilder {
                 gpu_range_text(models_.front().gpus));
     }
     add_label("gpulet.io/gpu.nvlink-domain", decimal_text(nvlink_domain()));
+    if (sharing_.limit_grade() != fraction::LimitGrade::kNone)
+      add_label("gpulet.io/gpu.memory-limit", std::string(fraction::limit_grade_name(sharing_.limit_grade())));
     for (const auto& model : models_) {
       const std::string prefix = "gpulet.io/model." + model.key + ".", about = gpu_range_text(model.gpus);
       add_label(prefix + "count", decimal_text(model.gpus.size()), about);

@@ -313,6 +313,18 @@ TEST(Labels, FollowPartitionRules) {
   EXPECT_EQ(value(single, "nvidia.com/gpu.product"), "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb");
 }
 
+TEST(Labels, GradeOfMemoryLimits) {
+  const auto grade_with = [](const std::string& settings) {
+    return value(labels_with(node({gpu(kH100)}), settings), "gpulet.io/gpu.memory-limit");
+  };
+  const std::string sliced = "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 4}]}}\n";
+  EXPECT_EQ(grade_with(sliced), "(absent)");
+  EXPECT_EQ(grade_with(sliced + "gpulet: {fraction: {onExceeded: warn}}"), "(absent)");
+  EXPECT_EQ(grade_with(sliced + "gpulet: {fraction: {onExceeded: kill}}"), "audited");
+  EXPECT_EQ(grade_with("gpulet: {fraction: {onExceeded: kill}}"), "(absent)") << "nothing is shared";
+  EXPECT_EQ(grade_with("flags: {mpsRoot: /mps}\nsharing: {mps: {resources: [{name: gpu, replicas: 4}]}}"), "mps");
+}
+
 TEST(Labels, DomainIsEveryGpuJoinedByNvlink) {
   auto snapshot = node({gpu(kH100), gpu(kH100), gpu(kH100), gpu(kH100), gpu(kH100)});
   for (unsigned i = 0; i < 5; ++i) snapshot.gpus[i].pci = {0, i + 1, 0, 0};

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "labels/labels.h"
+#include "partition/limit_means.h"
 #include "partition/resources.h"
 #include "partition/rules.h"
 
@@ -172,7 +173,9 @@ SharingView::SharingView(const inventory::Snapshot& snapshot, const config::Conf
                       return gpu.mig_enabled || !gpu.excluded.empty();
                     });
   std::set<std::string> profiles;
+  std::vector<const partition::Resource*> resources;
   for (const auto& resource : plan.resources) {
+    resources.push_back(&resource);
     uses_mps_ = uses_mps_ || resource.sharing == config::SharingStrategy::kMps;
     for (const auto& device : resource.devices) {
       const Gpu& gpu = snapshot.gpus[device.gpu];
@@ -187,6 +190,8 @@ SharingView::SharingView(const inventory::Snapshot& snapshot, const config::Conf
       alike = alike && resource.name == partition::gpu_resource_name(gpu, config);
     }
   }
+  limit_grade_ =
+      fraction::grade_of_node(partition::common_limit_means(resources, snapshot, config)).grade;
   if (config.gpulet.partition.empty() || !cut) return;
   strategy_ = alike && profiles.size() == 1 ? config::MigStrategy::kSingle : config::MigStrategy::kMixed;
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "config/config.h"
+#include "fraction/limit_grade.h"
 #include "inventory/snapshot.h"
 
 namespace gpulet::labels {
@@ -66,6 +67,8 @@ class SharingView {
   // device under the name of whole GPUs, else mixed.
   config::MigStrategy strategy() const { return strategy_; }
   bool uses_mps() const { return uses_mps_; }
+  // Of the memory limits on the shared devices (partition/limit_means.h).
+  fraction::LimitGrade limit_grade() const { return limit_grade_; }
 
   // Whether the resource plan has the GPU as a whole, or the MIG device.
   bool offers_gpu(const inventory::Gpu* gpu) const;
@@ -86,6 +89,7 @@ class SharingView {
   std::map<Key, SharingMode> modes_;
   config::MigStrategy strategy_;
   bool uses_mps_ = false;
+  fraction::LimitGrade limit_grade_ = fraction::LimitGrade::kNone;
 };
 
 }  // namespace gpulet::labels

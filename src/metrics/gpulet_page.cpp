@@ -26,6 +26,7 @@ enum class Metric {
   kGpuMemoryForecast,
   kPodForecast,
   kMemoryLimit,
+  kMemoryLimitGrade,
   kMemoryUsed,
   kUnlistedMemory,
   kMigInstance,
@@ -93,6 +94,8 @@ constexpr std::array<MetricInfo, static_cast<std::size_t>(Metric::kCount)> kMetr
      "The Pod's part of the GPU's greatest expected utilization within the horizon."},
     {"gpulet_container_gpu_memory_limit_bytes", kGauge, "namespace, pod, container",
      "Memory of the GPU that the container may use: with gpulet.fraction.onExceeded."},
+    {"gpulet_container_gpu_memory_limit_grade", kGauge, "namespace, pod, container, grade",
+     "1 for the grade of the limit."},
     {"gpulet_container_gpu_memory_used_bytes", kGauge, "namespace, pod, container",
      "Memory of the GPU that a container with a limit uses."},
     {"gpulet_gpu_unlisted_memory_bytes", kGauge, "",
@@ -349,9 +352,12 @@ void add_memory_audit_metrics(Exposition& page, const inventory::Snapshot& snaps
   for (const auto& one : stats.containers) {
     const auto* gpu = snapshot.find(one.gpu);
     if (gpu == nullptr) continue;
-    const auto labels = make_labels(
-        concat_labels(concat_labels(labels_of(*gpu), pod_labels(one.pod)), {{"container", one.container}}));
+    const auto names =
+        concat_labels(concat_labels(labels_of(*gpu), pod_labels(one.pod)), {{"container", one.container}});
+    const auto labels = make_labels(names);
     add_metric(page, Metric::kMemoryLimit, labels, one.limit.value);
+    if (!one.grade.empty())
+      add_metric(page, Metric::kMemoryLimitGrade, make_labels(concat_labels(names, {{"grade", one.grade}})), 1);
     if (one.used) add_metric(page, Metric::kMemoryUsed, labels, one.used->value);
   }
   for (const auto& [uuid, memory] : stats.unlisted) {

@@ -95,7 +95,10 @@ struct MemoryAuditStats {
     PodName pod;
     std::string container;
     Bytes limit;
-    std::optional<Bytes> used{};  // nullopt: not read yet
+    std::optional<Bytes> used{};          // nullopt: not read yet
+    std::string grade{};                  // how hard the limit is: "audited"; empty: unknown
+    std::vector<std::string> reasons{};   // why it is not harder, one line each
+    friend bool operator==(const Container&, const Container&) = default;
   };
   std::vector<Container> containers{};
   std::map<DeviceUuid, Bytes> unlisted{};  // of the audited GPUs

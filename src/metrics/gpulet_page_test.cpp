@@ -87,7 +87,7 @@ TEST(OwnPage, MemoryLimits) {
   auto snapshot = health::two_gpu_snapshot();
   snapshot.gpus.resize(1);
   snapshot.gpus[0].model = "NVIDIA H100";
-  const MemoryAuditStats stats{.containers = {{kGpu, kServe, "main", Bytes{300}, Bytes{200}},
+  const MemoryAuditStats stats{.containers = {{kGpu, kServe, "main", Bytes{300}, Bytes{200}, "audited"},
                                               {kGpu, kTrain, "main", Bytes{400}, std::nullopt},
                                               {DeviceUuid("GPU-gone"), kTrain, "main", Bytes{400}, Bytes{1}}},
                                .unlisted = {{kGpu, Bytes{7}}},
@@ -97,11 +97,14 @@ TEST(OwnPage, MemoryLimits) {
   expect_right(page);
   const std::string gpu = R"({gpu="0",UUID="GPU-0",device="nvidia0",modelName="NVIDIA H100")";
   const std::string serve = gpu + R"(,namespace="prod",pod="serve",container="main"} )";
-  EXPECT_EQ(lines(page.text_format(), "gpulet_container_gpu_memory_limit"),
+  EXPECT_EQ(lines(page.text_format(), "gpulet_container_gpu_memory_limit_bytes"),
             (std::vector<std::string>{"gpulet_container_gpu_memory_limit_bytes" + gpu + ",namespace=\"" +
                                           kTrain.name_space + "\",pod=\"" + kTrain.name +
                                           R"(",container="main"} 400)",
                                       "gpulet_container_gpu_memory_limit_bytes" + serve + "300"}));
+  EXPECT_EQ(lines(page.text_format(), "gpulet_container_gpu_memory_limit_grade"),
+            (std::vector<std::string>{"gpulet_container_gpu_memory_limit_grade" + gpu +
+                                      R"(,namespace="prod",pod="serve",container="main",grade="audited"} 1)"}));
   EXPECT_EQ(lines(page.text_format(), "gpulet_container_gpu_memory_used"),
             (std::vector<std::string>{"gpulet_container_gpu_memory_used_bytes" + serve + "200"}));
   EXPECT_EQ(lines(page.text_format(), "gpulet_gpu_unlisted"),

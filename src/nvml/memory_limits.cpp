@@ -13,8 +13,8 @@ Error error_about(const Error& error, const std::string& cgroup) {
 
 }  // namespace
 
-bool MemoryLimiter::has_functions() const {
-  const Api& api = session_.library_->api();
+bool MemoryLimiter::has_functions(const Session& session) {
+  const Api& api = session.library_->api();
   return api.nvmlDeviceSetMemoryLimits_v1 != nullptr && api.nvmlDeviceGetMemoryLimits_v1 != nullptr;
 }
 

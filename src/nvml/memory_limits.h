@@ -33,7 +33,7 @@ class MemoryLimiter {
   MemoryLimiter(const Session& session, Device gpu) : session_(session), gpu_(gpu) {}
 
   // Whether the driver's library has both functions. No driver call.
-  bool has_functions() const;
+  static bool has_functions(const Session& session);
 
   // `cgroup`: its directory as this process sees it, "/sys/fs/cgroup/kubepods.slice/…". The default limits
   // clear those of the cgroup. Needs CAP_SYS_ADMIN. kInvalidArgument where a limit exceeds the GPU's memory;

@@ -26,7 +26,7 @@ class MemoryLimiterTest : public DriverTest, public testing::WithParamInterface<
 };
 
 TEST_P(MemoryLimiterTest, SetsReadsAndClears) {
-  EXPECT_TRUE(limiter().has_functions());
+  EXPECT_TRUE(MemoryLimiter::has_functions(*session_));
   const MemoryLimits limits{mebibytes(2000), mebibytes(3000), {}};
   const auto set = limiter().set_limits(cgroup(), limits);
   ASSERT_TRUE(set) << set.error().full_message();
@@ -79,7 +79,7 @@ TEST(MemoryLimiterOfBareDriver, IsUnsupported) {
   const SimRoot root(*sim::small_machine(1), GPULET_BARE_DRIVER);
   const auto session = Session::open_session(root.sim_root()).value();
   const MemoryLimiter limiter(*session, *session->device(0));
-  EXPECT_FALSE(limiter.has_functions());
+  EXPECT_FALSE(MemoryLimiter::has_functions(*session));
   expect_unsupported(limiter.set_limits("/sys/fs/cgroup", {{}, mebibytes(1)}),
                      "nvmlDeviceSetMemoryLimits_v1");
   expect_unsupported(limiter.read_limits("/sys/fs/cgroup"), "nvmlDeviceGetMemoryLimits_v1");

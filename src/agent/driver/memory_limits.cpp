@@ -74,24 +74,6 @@ Status set_limits_of(const nvml::MemoryLimiter& limiter, const std::string& cgro
   return fail(Code::kFailedPrecondition, std::move(found), cgroup);
 }
 
-Result<fraction::MemoryLimitSupport> check_support_of(const nvml::Session& session, nvml::Device device,
-                                                      const LimitFiles& files) {
-  fraction::LimitEvidence evidence;
-  evidence.driver_version = session.driver_version();
-  evidence.has_functions = nvml::MemoryLimiter(session, device).has_functions();
-  if (const auto mode = session.mig_mode(device)) {
-    evidence.is_mig = mode->current;
-  } else if (mode.error().code() != Code::kUnsupported) {
-    return fail(mode.error());
-  }
-  evidence.is_administrator = has_capability(CAP_SYS_ADMIN);
-  // Of a hybrid hierarchy, where the kubelet uses version 1, it is not in the root.
-  std::error_code ignored;
-  evidence.is_cgroup_v2 = std::filesystem::exists(files.cgroups + "/cgroup.controllers", ignored);
-  if (const auto text = read_file(files.parameters, kMaxParameterBytes)) evidence.parameters = *text;
-  return fraction::check_limit_support(evidence);
-}
-
 }  // namespace
 
 void set_memory_limit(NvmlDriver& driver, const DeviceUuid& gpu, std::string cgroup, Bytes limit,
@@ -114,16 +96,17 @@ void clear_memory_limit(NvmlDriver& driver, const DeviceUuid& gpu, std::string c
       std::move(done));
 }
 
-void check_memory_limit_support(NvmlDriver& driver, const DeviceUuid& gpu, LimitFiles files,
-                                std::function<void(Result<fraction::MemoryLimitSupport>)> done) {
-  driver.run_on_gpu<fraction::MemoryLimitSupport>(
-      gpu, "checking memory limits of", kMemoryLimitDeadline,
-      [gpu, files = std::move(files)](const NvmlDriver::SessionPtr& session,
-                                      unsigned index) -> Result<fraction::MemoryLimitSupport> {
-        GPULET_TRY_ASSIGN(const auto device, find_limited_gpu(*session, index, gpu));
-        return check_support_of(*session, device, files);
-      },
-      std::move(done));
+fraction::MemoryLimitSupport read_memory_limit_support(const nvml::Session& session,
+                                                       const LimitFiles& files) {
+  fraction::LimitEvidence evidence;
+  evidence.driver_version = session.driver_version();
+  evidence.has_functions = nvml::MemoryLimiter::has_functions(session);
+  evidence.is_administrator = has_capability(CAP_SYS_ADMIN);
+  // Of a hybrid hierarchy, where the kubelet uses version 1, it is not in the root.
+  std::error_code ignored;
+  evidence.is_cgroup_v2 = std::filesystem::exists(files.cgroups + "/cgroup.controllers", ignored);
+  if (const auto text = read_file(files.parameters, kMaxParameterBytes)) evidence.parameters = *text;
+  return fraction::check_limit_support(evidence);
 }
 
 }  // namespace gpulet::agent

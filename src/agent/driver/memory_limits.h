@@ -1,9 +1,9 @@
 // Limits of a GPU's memory by cgroup, on the driver's thread: set with a check of what the driver reads back,
 // clear, and whether the driver can.
 //
-// No function blocks; `done` is called once on the loop, not after the driver's destruction. Errors beside
-// those that a function names: those of NvmlDriver::run_on_gpu() and nvml::MemoryLimiter; kNotFound where the
-// node has another GPU in its place. A call beyond kMemoryLimitDeadline may still have its effect.
+// No function with `done` blocks; it is called once on the loop, not after the driver's destruction. Errors
+// beside those that a function names: those of NvmlDriver::run_on_gpu() and nvml::MemoryLimiter; kNotFound
+// where the node has another GPU in its place. A call beyond kMemoryLimitDeadline may still have its effect.
 #pragma once
 
 #include <functional>
@@ -37,8 +37,9 @@ struct LimitFiles {
   std::string cgroups = "/sys/fs/cgroup";
   std::string parameters = "/proc/driver/nvidia/params";
 };
-// Asks the driver nothing about limits: see fraction/limit_support.h. Reads two small files.
-void check_memory_limit_support(NvmlDriver& driver, const DeviceUuid& gpu, LimitFiles files,
-                                std::function<void(Result<fraction::MemoryLimitSupport>)> done);
+// For GPUs without MIG. Asks the driver nothing about limits: see fraction/limit_support.h. On the driver's
+// thread; reads two small files.
+fraction::MemoryLimitSupport read_memory_limit_support(const nvml::Session& session,
+                                                       const LimitFiles& files = {});
 
 }  // namespace gpulet::agent

@@ -161,7 +161,11 @@ void NvmlDriver::start_reading(const SessionPtr& session, const SessionHolder::U
       [session = reading_->session]() -> Result<inventory::DriverSummary> {
         const auto held = session.lock();
         if (!held) return fail(session_closed_error());
-        return inventory::read_driver_summary(*held);
+        GPULET_TRY_ASSIGN(auto machine, inventory::read_driver_summary(*held));
+        auto support = read_memory_limit_support(*held);
+        machine.driver.has_memory_limits = support.is_supported();
+        machine.driver.why_no_memory_limits = std::move(support.reason);
+        return machine;
       },
       [this, reading = reading_](const Result<inventory::DriverSummary>& machine) {
         if (reading == reading_) on_machine(machine);

@@ -1,8 +1,9 @@
 // The cgroup v2 directory of a container, to which the driver's memory limits belong, and its end.
 //
-// A container in a cgroup namespace of its own sees other cgroups as "/../../…": then the path is the one that
-// the runtime reports, which must end in what the kernel shows here. On a host with both versions of cgroups,
-// v2 is at /sys/fs/cgroup/unified. Source: cgroups(7), cgroup_namespaces(7), cgroup-v2.rst "cgroup.events".
+// A container in a cgroup namespace of its own sees other cgroups as "/../../…": then the path is the one
+// that the runtime reports, which must end in what the kernel shows here. On a host with both versions of
+// cgroups, v2 is at /sys/fs/cgroup/unified. Source: cgroups(7), cgroup_namespaces(7), cgroup-v2.rst
+// "cgroup.events".
 #pragma once
 
 #include <functional>

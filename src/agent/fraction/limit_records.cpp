@@ -41,10 +41,10 @@ Result<std::map<DeviceUuid, Bytes>> read_limits(const dra::JsonObject& record) {
 std::string limit_record_json(const LimitRecord& record) {
   nlohmann::json limits = nlohmann::json::object();
   for (const auto& [gpu, limit] : record.limits) limits[gpu.str()] = limit.value;
-  const nlohmann::json object = {{"version", kLimitRecordVersion}, {"id", record.container_id},
-                                 {"namespace", record.pod.name_space}, {"pod", record.pod.name},
-                                 {"podUID", record.pod.uid}, {"container", record.container},
-                                 {"cgroup", record.cgroup}, {"limits", std::move(limits)}};
+  const nlohmann::json object = {
+      {"version", kLimitRecordVersion}, {"id", record.container_id},  {"namespace", record.pod.name_space},
+      {"pod", record.pod.name},         {"podUID", record.pod.uid},   {"container", record.container},
+      {"cgroup", record.cgroup},        {"limits", std::move(limits)}};
   return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 

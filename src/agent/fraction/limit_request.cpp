@@ -18,9 +18,8 @@ constexpr std::size_t kContainerIdDigits = 64;
 }  // namespace
 
 bool is_container_id(std::string_view text) {
-  return text.size() == kContainerIdDigits && std::ranges::all_of(text, [](char c) {
-           return text::is_digit(c) || (c >= 'a' && c <= 'f');
-         });
+  return text.size() == kContainerIdDigits &&
+         std::ranges::all_of(text, [](char c) { return text::is_digit(c) || (c >= 'a' && c <= 'f'); });
 }
 
 Result<LimitRequest> parse_limit_request(std::string_view line) {

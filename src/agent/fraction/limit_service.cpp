@@ -75,10 +75,10 @@ void LimitService::resolve_pending(const std::string& id, const Status& result) 
     if (!std::exchange(pending.has_asked, true)) return ports_.refresh_pods();
     // The ledger tries again after a failure.
     if (!result) return;
-    return refuse_pending(id, {},
-                          {Code::kNotFound, "the kubelet lists no GPU of container " +
-                                                pending.request.container + " of Pod " +
-                                                pending.request.pod_uid});
+    return refuse_pending(
+        id, {},
+        {Code::kNotFound, "the kubelet lists no GPU of container " + pending.request.container + " of Pod " +
+                              pending.request.pod_uid});
   }
   if (limits.state == State::kRefused)
     return refuse_pending(id, limits.pod, {Code::kInvalidArgument, limits.reason});
@@ -106,8 +106,7 @@ void LimitService::refuse_pending(const std::string& id, const PodRef& pod, cons
 }
 
 void LimitService::notify_refusal(const PodRef& pod, const std::string& container, const Error& why) {
-  if (pod.uid.empty())
-    return log::warning("a container does not start without its memory limit", why);
+  if (pod.uid.empty()) return log::warning("a container does not start without its memory limit", why);
   const auto what = "container " + container + " does not start without its memory limit: ";
   ports_.notify({pod, kLimitRefusedReason, what + why.full_message()});
 }
@@ -155,6 +154,7 @@ void LimitService::finish_setting(const std::string& id) {
   auto& limited = containers_.at(id);
   const bool is_abandoned = limited.phase == Phase::kSetting && !limited.done;
   limited.phase = Phase::kHeld;
+  limited.is_lost = false;
   limited.deadline.reset();
   if (is_abandoned) return begin_clearing(id);
   const auto done = std::exchange(limited.done, nullptr);
@@ -169,11 +169,12 @@ void LimitService::fail_setting(const std::string& id, const Error& why) {
   const auto& record = limited.record;
   if (limited.phase == Phase::kRestoring) {
     limited.phase = Phase::kHeld;
+    limited.is_lost = true;
     if (!ports_.has_processes(record.cgroup)) return on_end(id);
-    ports_.notify({record.pod, kLimitLostReason,
-                   "container " + record.container +
-                       " runs without its memory limit since the driver was loaded again: " +
-                       why.full_message()});
+    ports_.notify(
+        {record.pod, kLimitLostReason,
+         "container " + record.container +
+             " runs without its memory limit since the driver was loaded again: " + why.full_message()});
     if (std::exchange(limited.is_again_due, false)) restore_one(id);
     return;
   }
@@ -226,9 +227,10 @@ void LimitService::finish_clearing(const std::string& id) {
   auto& limited = containers_.at(id);
   limited.watch.reset();
   if (limited.has_clear_error) {
-    log::warning("cannot clear the memory limit of a container that has ended; it is tried again when the "
-                 "driver is back, and when the agent starts",
-                 limited.clear_error);
+    log::warning(
+        "cannot clear the memory limit of a container that has ended; it is tried again when the "
+        "driver is back, and when the agent starts",
+        limited.clear_error);
     limited.phase = Phase::kStale;
     if (std::exchange(limited.is_again_due, false)) begin_clearing(id);
     return;
@@ -236,6 +238,12 @@ void LimitService::finish_clearing(const std::string& id) {
   if (const auto removed = store_.remove_record(id); !removed)
     log::warning("cannot remove the record of a memory limit", removed.error());
   containers_.erase(id);
+}
+
+bool LimitService::is_in_force(const std::string& container_id, const DeviceUuid& gpu) const {
+  const auto found = containers_.find(container_id);
+  return found != containers_.end() && found->second.phase == Phase::kHeld && !found->second.is_lost &&
+         found->second.record.limits.contains(gpu);
 }
 
 void LimitService::restore_limits() {

@@ -72,6 +72,8 @@ class LimitService {
   // those of the others.
   void restore_limits();
 
+  // Whether the container has the driver's limit on the GPU, as read back.
+  bool is_in_force(const std::string& container_id, const DeviceUuid& gpu) const;
   // Whether a container has a limit, or one that could not be cleared.
   bool has_limits() const { return !containers_.empty(); }
 
@@ -85,11 +87,11 @@ class LimitService {
     Subscription deadline;
   };
   enum class Phase {
-    kHeld,      // the limits are in force, or were when the driver was there
-    kSetting,   // for a container that waits
+    kHeld,     // the limits are in force, or were when the driver was there
+    kSetting,  // for a container that waits
     kRestoring,
     kClearing,
-    kStale,     // has ended or been refused, and could not be cleared
+    kStale,  // has ended or been refused, and could not be cleared
   };
   struct Limited {
     LimitRecord record;
@@ -97,7 +99,8 @@ class LimitService {
     bool is_again_due = false;  // the driver came back meanwhile
     Error clear_error{Code::kInternal, ""};
     bool has_clear_error = false;
-    Done done{};  // while kSetting, until it is answered
+    bool is_lost = false;  // could not be set again
+    Done done{};           // while kSetting, until it is answered
     Subscription deadline{}, watch{};
   };
 

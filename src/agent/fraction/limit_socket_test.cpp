@@ -1,8 +1,8 @@
 #include "agent/fraction/limit_socket.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -131,9 +131,9 @@ TEST_F(LimitSocketTest, ASlowPeerHoldsUpNobody) {
 
 TEST_F(LimitSocketTest, RefusesWhatIsNoRequest) {
   open();
-  for (const std::string& line : {std::string("\n"), std::string("{}\n"), std::string("[1]\n"),
-                                  request_line("../../etc/passwd"), request_line(std::string(64, 'X')),
-                                  std::string(kMaxLimitRequestBytes + 4096, '[')}) {
+  for (const std::string& line :
+       {std::string("\n"), std::string("{}\n"), std::string("[1]\n"), request_line("../../etc/passwd"),
+        request_line(std::string(64, 'X')), std::string(kMaxLimitRequestBytes + 4096, '[')}) {
     const auto client = connect();
     send_text(client, line);
     EXPECT_THAT(receive_all(client), HasSubstr("{\"allowed\":false,\"reason\":\"the request "))

@@ -5,29 +5,28 @@
 #include <utility>
 
 #include "agent/driver/nvml_adapters.h"
-#include "agent/fraction/container_cgroup.h"
 #include "agent/fraction/container_processes.h"
-#include "agent/fraction/limit_service.h"
-#include "agent/fraction/limit_socket.h"
+#include "agent/fraction/driver_limits.h"
 #include "agent/fraction/memory_auditor.h"
 #include "agent/node/components.h"
 #include "agent/node/devices.h"
+#include "agent/observe/limit_status.h"
 #include "k8s/event_recorder.h"
+#include "partition/limit_means.h"
 
 namespace gpulet::agent {
 namespace {
 
 class MemoryAuditComponent final : public Component {
  public:
-  explicit MemoryAuditComponent(Node& node) : node_(node) {}
+  explicit MemoryAuditComponent(Node& node) : node_(node), limits_(node, make_limit_ports()) {}
 
   void apply_config() override { follow_config(); }
   // Requests in progress end with the clients of the driver and the kubelet. Containers that wait for a limit
   // are refused.
   void detach_devices() override {
-    is_attached_ = is_driver_there_ = false;
-    limit_socket_.reset();
-    limits_.reset();
+    is_attached_ = false;
+    limits_.detach();
     auditor_.reset();
   }
   void attach_devices() override {
@@ -35,28 +34,31 @@ class MemoryAuditComponent final : public Component {
     follow_config();
   }
   void on_state_changed() override {
+    read_node_grade();
     const auto snapshot = present_snapshot();
     if (auditor_ && std::exchange(snapshot_, snapshot) != snapshot) auditor_->use_snapshot(snapshot);
     const auto* agent = node_.devices->agent();
-    const bool is_there = agent != nullptr && snapshot && agent->status().driver_answers;
-    if (!std::exchange(is_driver_there_, is_there) && is_there && limits_) limits_->restore_limits();
+    limits_.follow_driver(agent != nullptr && snapshot && agent->status().driver_answers);
   }
-  // A driver that was loaded again has lost its limits.
-  void on_device_nodes_changed() override {
-    if (limits_ && is_driver_there_) limits_->restore_limits();
-  }
+  void on_device_nodes_changed() override { limits_.on_driver_loaded(); }
   void on_allocated() override {
     if (auditor_) auditor_->on_allocated();
   }
   void add_counts(NodeCounts& counts) const override {
-    if (auditor_) counts.memory_audit = auditor_->stats();
-    if (!limit_problem_.empty()) counts.problems.push_back("memory limits: " + limit_problem_);
+    if (!limits_.problem().empty()) counts.problems.push_back("memory limits: " + limits_.problem());
+    if (node_limit_) counts.memory_limit = node_limit_;
+    if (!auditor_) return;
+    counts.memory_audit = auditor_->stats();
+    if (!counts.memory_limit) return;
+    counts.memory_limit->containers = counts.memory_audit->containers;
+    for (auto& container : counts.memory_limit->containers) container.used.reset();
   }
 
  private:
   void follow_config() {
+    read_node_grade();
     follow_audit();
-    follow_limits();
+    if (is_attached_) limits_.follow_config();
   }
 
   // Without the settings there is no auditor, nor a client of the API server for it.
@@ -72,37 +74,6 @@ class MemoryAuditComponent final : public Component {
       auditor_->use_snapshot(snapshot_);
     }
     auditor_->apply_action(action, has_limits);
-  }
-
-  // Limits that are in force stay, and are cleared with their containers, when the setting is taken back.
-  void follow_limits() {
-    const auto& settings = node_.config.gpulet.fraction;
-    if (!is_attached_) return;
-    if (!settings.driver_limits || limit_dir_ != settings.limit_dir) limit_socket_.reset();
-    limit_problem_.clear();
-    if (!limits_ || limit_dir_ != settings.limit_dir) {
-      limit_dir_ = settings.limit_dir;
-      limits_.emplace(make_limit_ports(), LimitRecordStore(limit_dir_));
-      if (is_driver_there_) limits_->restore_limits();
-    }
-    if (!settings.driver_limits) {
-      if (!limits_->has_limits()) limits_.reset();
-      return;
-    }
-    if (limit_socket_) return;
-    constexpr uid_t kRoot = 0;
-    auto opened = LimitSocket::open_socket(
-        node_.loop, limit_socket_path(settings), kRoot,
-        [this](const LimitRequest& request, LimitSocket::Done done) {
-          limits_->answer_request(request, std::move(done));
-        });
-    if (opened) {
-      limit_socket_ = std::move(*opened);
-    } else {
-      limit_problem_ = opened.error().full_message();
-      node_.reporter->report_event(Reporter::Severity::kWarning, "MemoryLimitSocket",
-                                   "no container with a GPU starts: " + limit_problem_);
-    }
   }
 
   inventory::SnapshotPtr present_snapshot() const {
@@ -124,10 +95,7 @@ class MemoryAuditComponent final : public Component {
                    .reader = *reader_,
                    .on_invalid_request = {},
                    .changed = {},
-                   .refreshed =
-                       [this](const Status& result) {
-                         if (limits_) limits_->on_pods_read(result);
-                       }},
+                   .refreshed = [this](const Status& result) { limits_.on_pods_read(result); }},
         .read_memory = [this](std::vector<GpuMemoryQuestion> questions,
                               auto done) { read_memory(std::move(questions), std::move(done)); },
         .cgroups = [](unsigned pid) { return read_pod_cgroups(pid); },
@@ -141,48 +109,17 @@ class MemoryAuditComponent final : public Component {
         .notify =
             [this](const EvictionEvent& event) { send_eviction_event(*events_, "memory limit", event); },
         .is_shared_by_mps = [this](const ResourceName& resource) { return is_shared_by_mps(resource); },
+        .limit_means = [this](const LedgerEntry& entry,
+                              const DeviceUuid& gpu) { return limit_means(entry, gpu); },
     };
   }
 
-  LimitPorts make_limit_ports() {
-    return {
-        .loop = node_.loop,
-        .find_limits = [this](const std::string& uid,
-                              const std::string& container) { return find_limits(uid, container); },
-        .refresh_pods =
-            [this] {
-              if (auditor_ && auditor_->ledger() != nullptr) auditor_->ledger()->refresh_pods();
-            },
-        .find_cgroup =
-            [](unsigned pid, const std::string& path) { return find_container_cgroup(pid, path); },
-        .has_processes = [](const std::string& cgroup) { return has_processes(cgroup); },
-        .watch_end =
-            [this](const std::string& cgroup, std::function<void()> ended) {
-              return watch_cgroup_end(node_.loop, cgroup, std::move(ended));
-            },
-        .set_limit = [this](const DeviceUuid&, const std::string&, Bytes,
-                            LimitPorts::Done done) { refuse_driver_limit(std::move(done)); },
-        .clear_limit = [this](const DeviceUuid&, const std::string&,
-                              LimitPorts::Done done) { refuse_driver_limit(std::move(done)); },
-        .notify =
-            [this](const EvictionEvent& event) {
-              if (events_) send_eviction_event(*events_, "memory limit", event);
-            },
-    };
-  }
-
-  ContainerLimits find_limits(const std::string& pod_uid, const std::string& container) {
-    if (auditor_ && auditor_->ledger() != nullptr) return auditor_->ledger()->find_limits(pod_uid, container);
-    if (node_.client_config) return {};
-    return {.state = ContainerLimits::State::kRefused,
-            .reason = "the agent has no access to the API server: what Pods request is not known"};
-  }
-
-  // Drivers before R615 have no memory limits; of later ones none is asked.
-  void refuse_driver_limit(LimitPorts::Done done) {
-    node_.loop.post([done = std::move(done)] {
-      done(fail(Code::kUnsupported, "the driver has no memory limits: R615 or newer is needed"));
-    });
+  DriverLimitPorts make_limit_ports() {
+    return {.ledger = [this] { return auditor_ ? auditor_->ledger() : nullptr; },
+            .notify =
+                [this](const EvictionEvent& event) {
+                  if (events_) send_eviction_event(*events_, "memory limit", event);
+                }};
   }
 
   void read_memory(std::vector<GpuMemoryQuestion> questions,
@@ -190,6 +127,45 @@ class MemoryAuditComponent final : public Component {
     if (auto* driver = node_.devices->driver())
       return read_gpu_memory(*driver, std::move(questions), std::move(done));
     node_.loop.post([done = std::move(done)] { done(fail(Code::kUnavailable, "there is no driver")); });
+  }
+
+  // Once for each change of what is offered.
+  void read_node_grade() {
+    node_limit_.reset();
+    const auto snapshot = present_snapshot();
+    if (!snapshot) return;
+    const auto offers = node_.devices->agent()->offers();
+    std::vector<const partition::Resource*> resources;
+    for (const auto& offer : offers) resources.push_back(&offer->resource);
+    const auto means = partition::common_limit_means(resources, *snapshot, node_.config);
+    if (means == fraction::LimitMeans{}) return;
+    const auto grade = fraction::grade_of_node(means);
+    node_limit_ = MemoryLimitStatus{.grade = std::string(fraction::limit_grade_name(grade.grade))};
+    for (const auto& reason : grade.reasons) node_limit_->reasons.push_back(reason.reason);
+  }
+
+  // Nothing, which is the grade none, while the GPU is not offered as that resource. Of the driver only what
+  // was read back counts.
+  fraction::LimitMeans limit_means(const LedgerEntry& entry, const DeviceUuid& gpu) const {
+    auto means = offered_limit_means(entry.resource, gpu);
+    const bool is_expected =
+        std::exchange(means.has_driver_limit, limits_.is_in_force(entry.container_id, gpu));
+    if (is_expected && !means.has_driver_limit)
+      means.no_driver_limit = "the driver's limit was not set when the container started";
+    return means;
+  }
+
+  fraction::LimitMeans offered_limit_means(const ResourceName& resource, const DeviceUuid& gpu) const {
+    const auto snapshot = present_snapshot();
+    if (!snapshot) return {};
+    for (const auto& offer : node_.devices->agent()->offers()) {
+      if (offer->resource.name != resource) continue;
+      for (const auto& device : offer->resource.devices) {
+        if (device.gpu < snapshot->gpus.size() && snapshot->gpus[device.gpu].uuid == gpu && !device.mig)
+          return partition::limit_means_of(offer->resource, device, *snapshot, node_.config);
+      }
+    }
+    return {};
   }
 
   bool is_shared_by_mps(const ResourceName& resource) const {
@@ -206,11 +182,8 @@ class MemoryAuditComponent final : public Component {
   std::unique_ptr<k8s::EventRecorder> events_;
   inventory::SnapshotPtr snapshot_;  // as passed on
   std::optional<MemoryAuditor> auditor_;
-  bool is_driver_there_ = false;
-  std::string limit_dir_;  // of limits_
-  std::optional<LimitService> limits_;
-  std::unique_ptr<LimitSocket> limit_socket_;  // null where no container asks; goes before limits_
-  std::string limit_problem_;
+  std::optional<MemoryLimitStatus> node_limit_;  // without containers; nullopt: the node wants no limits
+  DriverLimits limits_;                          // asks the auditor's ledger
 };
 
 }  // namespace

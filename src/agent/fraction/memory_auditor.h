@@ -24,6 +24,7 @@
 #include "agent/remediation/pod_evictor.h"
 #include "base/loop.h"
 #include "config/gpulet_settings.h"
+#include "fraction/limit_grade.h"
 #include "fraction/memory_audit.h"
 #include "inventory/snapshot.h"
 #include "k8s/object_reader.h"
@@ -79,6 +80,8 @@ struct MemoryAuditorPorts {
   // Whether a resource is shared by MPS, where a killed client may take others with it: its Pod is evicted
   // instead.
   std::function<bool(const ResourceName&)> is_shared_by_mps;
+  // What holds a container's limit on a GPU (partition/limit_means.h).
+  std::function<fraction::LimitMeans(const LedgerEntry&, const DeviceUuid&)> limit_means;
 };
 
 // Loop's thread only.

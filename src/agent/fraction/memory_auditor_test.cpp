@@ -65,6 +65,10 @@ class AuditTest : public ::testing::Test {
                         auto on_update) { return evictions.start_eviction(pod.name, std::move(on_update)); },
         .notify = [this](const EvictionEvent& event) { events.push_back(event); },
         .is_shared_by_mps = [this](const ResourceName& resource) { return resource.str() == mps_resource; },
+        .limit_means =
+            [](const LedgerEntry&, const DeviceUuid&) {
+              return fraction::LimitMeans{.no_driver_limit = "no driver", .ends_excess = true};
+            },
     };
     auditor.emplace(std::move(ports), 1);
   }
@@ -347,6 +351,21 @@ TEST_F(AuditTest, TheLimitIsOfAllSharesOnTheGpu) {
   ASSERT_EQ(stats.containers.size(), 2u);
   EXPECT_EQ(stats.containers[0].limit, mebibytes(16'384));
   EXPECT_EQ(stats.containers[1].limit, mebibytes(8192));
+}
+
+TEST_F(AuditTest, EachLimitHasAGrade) {
+  add_pod("plain", "8Gi", {"GPU-0::0"});
+  add_pod("strong", "8Gi", {"GPU-0::1"}, kOtherId);
+  reader.pods["default/plain"].access = {{.name = "main"}};
+  reader.pods["default/strong"].access = {{.name = "main", .is_privileged = true}};
+  start(ExceededAction::kKill);
+  const auto stats = auditor->stats();
+  ASSERT_EQ(stats.containers.size(), 2u);
+  EXPECT_EQ(stats.containers[0].grade, "audited");
+  EXPECT_EQ(stats.containers[0].reasons, std::vector<std::string>{"no driver"});
+  EXPECT_EQ(stats.containers[1].grade, "none");
+  EXPECT_EQ(stats.containers[1].reasons,
+            (std::vector<std::string>{"container main is privileged", "no driver"}));
 }
 
 TEST_F(AuditTest, ContainersOfOnePodAreToldApartByTheirIds) {

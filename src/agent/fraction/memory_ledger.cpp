@@ -230,6 +230,8 @@ void MemoryLedger::rebuild() {
       if (pod.facts) {
         const auto spec = std::ranges::find(pod.facts->containers, container, &k8s::PodContainer::name);
         if (spec != pod.facts->containers.end()) entry.container_id = without_scheme(spec->id);
+        const auto access = std::ranges::find(pod.facts->access, container, &fraction::ContainerAccess::name);
+        if (access != pod.facts->access.end()) entry.access = *access;
       }
       const auto request = pod.requests.find(container);
       for (const auto& [uuid, shares] : held.shares) {

@@ -17,6 +17,7 @@
 
 #include "base/loop.h"
 #include "base/types.h"
+#include "fraction/container_rules.h"
 #include "fraction/fraction_request.h"
 #include "fraction/memory_audit.h"
 #include "inventory/snapshot.h"
@@ -43,6 +44,8 @@ struct LedgerEntry {
   ResourceName resource;
   Bytes limit;         // on this GPU, of all its shares; 0: none
   std::string source;  // the field of the limit: "annotation gpu-fraction"
+  // What the Pod's spec lets the container reach. Until the Pod is read: everything.
+  fraction::ContainerAccess access{.is_privileged = true};
   fraction::ContainerKey key() const {
     // Unread containers are different holders too.
     return {pod.uid.empty() ? pod.name_space + "/" + pod.name : pod.uid, container};
@@ -58,8 +61,8 @@ struct ContainerLimits {
     kKnown,
   };
   State state = State::kUnknown;
-  PodRef pod{};                         // empty if unknown
-  std::string reason{};                 // kRefused
+  PodRef pod{};                          // empty if unknown
+  std::string reason{};                  // kRefused
   std::map<DeviceUuid, Bytes> limits{};  // kKnown, by GPU; none: it requests no memory
 };
 
@@ -90,8 +93,8 @@ class MemoryLedger {
   // GPU again, kUnknownProcessReads times for each cgroup.
   void on_unknown_process(const DeviceUuid& gpu, const metrics::PodCgroup& cgroup);
 
-  // Reads the holders, and all their Pods, again. Then `refreshed` is called; after a failure also when a later
-  // round has succeeded.
+  // Reads the holders, and all their Pods, again. Then `refreshed` is called; after a failure also when a
+  // later round has succeeded.
   void refresh_pods();
 
   // The limits of a container of this run of a Pod. An init container is in no list of the kubelet: where it
@@ -138,8 +141,8 @@ class MemoryLedger {
   std::map<std::pair<std::string, std::string>, Unknown> unknown_;  // by Pod UID and container id
   bool is_listing_ = false, is_again_due_ = false;
   bool are_all_due_ = false;  // Pods, to be read in the next round
-  std::size_t reading_ = 0;  // Pods
-  bool has_failed_ = false;  // a read of this round
+  std::size_t reading_ = 0;   // Pods
+  bool has_failed_ = false;   // a read of this round
   std::string reported_problem_;
   Status round_result_;
   Subscription next_;

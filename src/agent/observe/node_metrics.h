@@ -15,6 +15,7 @@
 #include "agent/node/agent.h"
 #include "agent/node/ports.h"
 #include "agent/observe/claim_status.h"
+#include "agent/observe/limit_status.h"
 #include "agent/observe/metrics_collector.h"
 #include "agent/observe/usage_store.h"
 #include "agent/remediation/pod_device_index.h"
@@ -73,6 +74,7 @@ struct NodeCounts {
   ClaimStatus claim_status{};
   std::optional<metrics::MemoryAuditStats> memory_audit{};  // while limits are audited
   std::vector<std::string> problems{};  // why the agent is not ready, one line each: AgentStatus::problems()
+  std::optional<MemoryLimitStatus> memory_limit{};  // where the node wants memory limits
 };
 
 class NodeMetrics {

@@ -371,6 +371,7 @@ std::optional<NodePages::PublishedState> NodePages::current_state() {
   page_.set_problems(now.status.problems());
   page_.set_devices(agent->devices_by_resource());
   page_.set_claims(now.counts.claim_status);
+  page_.set_memory_limit(now.counts.memory_limit);
   return now;
 }
 

@@ -15,7 +15,7 @@
 //          reason}]}}]
 //   links [[label as in `nvidia-smi topo -m`]], in the order of gpus
 //   timeline [{at, uuid, device, from, to, reason}], events [{at, severity, reason, message}], oldest first
-//   claims: agent/observe/claim_status.h, else absent
+//   claims: agent/observe/claim_status.h, else absent; memory_limit: agent/observe/limit_status.h, else absent
 //   config: the config in force as text
 // use_json, the usage of each device in that sample that a Pod holds or a process uses:
 //   at, devices {uuid of a GPU or MIG device: {pods [{namespace, pod, containers [text], shares, memory, busy
@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "agent/observe/claim_status.h"
+#include "agent/observe/limit_status.h"
 #include "agent/observe/sample_trends.h"
 #include "base/loop.h"
 #include "base/types.h"
@@ -97,6 +98,7 @@ struct NodePageInput {
   std::string config;  // config::print_yaml
   const RecentMoments* moments = nullptr;
   const RecentEvents* events = nullptr;
+  std::optional<MemoryLimitStatus> memory_limit{};
 };
 
 // Names of processes are for authenticated clients only (docs/SECURITY.md). kHidden leaves them out of
@@ -124,6 +126,7 @@ class PageState {
   void set_devices(device_plugin::DevicesByResource offered);  // of every resource that is served
   void set_containers(std::vector<ContainerDevices> containers);
   void set_claims(ClaimStatus claims);
+  void set_memory_limit(std::optional<MemoryLimitStatus> status);
   void set_config_text(std::string text);  // config::print_yaml
   // See Reporter::report_event().
   void record_event(bool warning, std::string reason, std::string message, WallTime at);

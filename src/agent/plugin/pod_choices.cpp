@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "scheduler/core/extender_json.h"
 #include "scheduler/core/unit_check.h"
+#include "scheduler/model/limit_demand.h"
 
 namespace gpulet::agent {
 namespace {
@@ -58,7 +59,13 @@ void add_refused(const scheduler::PodRequest& pod, const scheduler::ContainerReq
     if (resource == node.resources.end() || index >= resource->units.size()) continue;
     const auto& unit = resource->units[index];
     const auto reason = scheduler::check_unit(pod, node, *resource, unit, memory);
-    if (reason == RejectReason::kNone) continue;
+    if (reason == RejectReason::kNone) {
+      if (auto unmet = scheduler::find_unmet_demand(pod, container.name, node, *resource, unit)) {
+        demand.refused[device.id] = "annotation " + std::string(fraction::kMinGradeAnnotation) + ": GPU " +
+                                    std::to_string(unit.gpu) + " " + *unmet;
+      }
+      continue;
+    }
     const auto& model = node.unit_model(unit);
     const auto& gpu = node.gpus[unit.gpu];
     demand.refused[device.id] =
@@ -81,7 +88,8 @@ std::optional<scheduler::PodRequest> parse_waiting_pod(std::string_view object) 
 std::vector<PodDemand> make_pod_demands(const scheduler::PodRequest& pod, const scheduler::GpuNode& node,
                                         std::span<const OfferPtr> offers) {
   const bool is_restricted =
-      pod.constraints.has_any() || !pod.greatest_memory().is_zero() || !pod.request_error.empty();
+      pod.constraints.has_any() || !pod.greatest_memory().is_zero() || !pod.request_error.empty() ||
+      pod.limit_demand.least != fraction::LimitGrade::kNone;
   std::vector<PodDemand> demands;
   for (const auto& container : pod.containers) {
     for (const auto& device : container.devices) {

@@ -20,7 +20,10 @@ using partition::test::gpu;
 // Three GPUs, GPU-0 to GPU-2.
 class ChoiceNode {
  public:
-  ChoiceNode() { offers_ = builder_.build_offers(snapshot_, config_, {}).offers; }
+  explicit ChoiceNode(config::Config config = {}) : config_(std::move(config)) {
+    for (auto& gpu : snapshot_.gpus) gpu.memory = mebibytes(40'000);
+    offers_ = builder_.build_offers(snapshot_, config_, {}).offers;
+  }
   scheduler::GpuNode node() const {
     return build_gpu_node({.snapshot = snapshot_,
                            .offers = offers_,
@@ -95,6 +98,22 @@ TEST(PodChoiceDemands, RefuseWhatTheAnnotationsDoNotAccept) {
   EXPECT_TRUE(demands_of({{"nvidia.com/numa-bind", "true"}}).at(0).one_numa_node);
   const auto without = demands_of({{"gpulet.io/gpu-index", "1"}}, {{"example.com/nic", "1"}});
   EXPECT_TRUE(without.empty()) << "not offered";
+}
+
+TEST(PodChoiceDemands, RefuseSharesWhoseMemoryIsNotLimitedAsThePodDemands) {
+  const json annotations = {{"gpulet.io/min-limit-grade", "audited"}, {"gpulet.io/gpu-memory", "8Gi"}};
+  auto config = partition::test::sharing({partition::test::replicated("gpu", 2)});
+  const auto refused_of = [&] {
+    const ChoiceNode machine(config);
+    const auto pod = parse_waiting_pod(waiting_pod("p", annotations).dump());
+    return make_pod_demands(pod.value(), machine.node(), machine.offers()).at(0).refused;
+  };
+  const auto refused = refused_of();
+  ASSERT_EQ(refused.size(), 6U);
+  EXPECT_EQ(refused.begin()->second,
+            "annotation gpulet.io/min-limit-grade: GPU 0 does not limit GPU memory; the Pod demands audited");
+  config.gpulet.fraction.on_exceeded = config::ExceededAction::kEvict;
+  EXPECT_TRUE(refused_of().empty());
 }
 
 TEST(PodChoiceDemands, AreOfPodsThatWait) {

@@ -5,6 +5,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "partition/limit_means.h"
 #include "topology/topology.h"
 
 namespace gpulet::agent {
@@ -55,14 +56,6 @@ void add_gpus_to_node(const inventory::Snapshot& snapshot, const health::HealthV
   }
 }
 
-// The memory limit of one share under MPS; 0: no limit.
-std::uint64_t share_mib(const partition::Resource& resource, const partition::Device& device,
-                        std::uint64_t unit_mib) {
-  if (resource.sharing != config::SharingStrategy::kMps) return 0;
-  if (device.share) return unit_mib * device.share->memory / 100;
-  return unit_mib / std::max(resource.replicas, 1U);
-}
-
 // Resource and unit by device id.
 using DevicePlaces = std::unordered_map<std::string, std::pair<std::size_t, std::size_t>>;
 
@@ -86,8 +79,8 @@ void add_resource_to_node(const inventory::Snapshot& snapshot, const partition::
         unit.memory_mib = mig.memory.mebibytes();
         unit.slice = mig.placement_start;
       }
-      unit.share_mib =
-          share_mib(resource, device, unit.memory_mib != 0 ? unit.memory_mib : gpu.memory.mebibytes());
+      unit.share_mib = partition::mps_process_mib(
+          resource, device, unit.memory_mib != 0 ? unit.memory_mib : gpu.memory.mebibytes());
       one.units.push_back(std::move(unit));
     }
     ResourceUnit& unit = one.units[at->second];
@@ -141,15 +134,18 @@ GpuNode build_gpu_node(GpuNodeInputs inputs) {
   add_gpus_to_node(snapshot, inputs.view, inputs.curves, inputs.loads, node);
   node.pairs = topology::build_topology(snapshot).pairs;
   DevicePlaces places;
+  std::vector<const partition::Resource*> resources;
   for (const auto& offer : inputs.offers) {
     // Skip an offer of an older snapshot: the next round has both.
     const auto known = [&](const partition::Device& device) {
       return device.gpu < snapshot.gpus.size() &&
              (!device.mig || *device.mig < snapshot.gpus[device.gpu].mig_devices.size());
     };
-    if (std::ranges::all_of(offer->resource.devices, known))
-      add_resource_to_node(snapshot, offer->resource, node, places);
+    if (!std::ranges::all_of(offer->resource.devices, known)) continue;
+    add_resource_to_node(snapshot, offer->resource, node, places);
+    resources.push_back(&offer->resource);
   }
+  node.memory_limit = partition::common_limit_means(resources, snapshot, inputs.config);
   if (inputs.claim_pool != nullptr)
     add_resource_to_node(snapshot, make_claimed_resource(*inputs.claim_pool, snapshot), node, places);
   std::map<std::string, std::map<std::pair<std::size_t, std::size_t>, unsigned>> held;

@@ -51,6 +51,17 @@ TEST_F(GpuNodeBuilderTest, HasTheExpectedLoads) {
   EXPECT_EQ(node.gpus[1].now, placement::GpuLoad{});
 }
 
+TEST_F(GpuNodeBuilderTest, HasTheMeansOfItsMemoryLimits) {
+  for (auto& gpu : snapshot_.gpus) gpu.memory = mebibytes(40'000);
+  config_ = partition::test::sharing({partition::test::replicated("gpu", 4)});
+  EXPECT_EQ(build_node().memory_limit, fraction::LimitMeans{});
+  config_.gpulet.fraction.on_exceeded = config::ExceededAction::kKill;
+  EXPECT_TRUE(build_node().memory_limit.ends_excess);
+  config_ = partition::test::sharing({partition::test::replicated("gpu", 4)}, config::SharingStrategy::kMps);
+  EXPECT_EQ(build_node().memory_limit.mps_process_mib, 10'000u);
+  EXPECT_EQ(build_node().resources.at(0).units.at(0).share_mib, 10'000u);
+}
+
 TEST_F(GpuNodeBuilderTest, WholeGpusWithHoldersAndHealth) {
   snapshot_.gpus[2].health = {false, "XID 79: GPU has fallen off the bus"};
   const auto view = view_with(3, {{2, health::FaultClass::kXidReset}});

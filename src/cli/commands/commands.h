@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "agent/observe/claim_status.h"
+#include "agent/observe/limit_status.h"
 #include "agent/observe/usage_json.h"
 #include "base/loop.h"
 #include "base/result.h"
@@ -48,10 +49,11 @@ struct ListOptions {
 // Sets Gpu::excluded as the agent reported last in this file; without a report nothing is excluded.
 void mark_reported_excluded(const std::string& health_file, inventory::Snapshot& snapshot);
 
-// MIG devices follow their GPU; errors of unreadable GPUs, what rules exclude, and what moves and claims wait
-// for, come last. Pure.
+// MIG devices follow their GPU; errors of unreadable GPUs, what rules exclude, what moves and claims wait
+// for, and the grades of memory limits, come last. Pure.
 std::string list_report(const inventory::Snapshot& snapshot, const OutputOptions& output,
-                        const agent::ClaimStatus& claims = {}, WallTime now = {});
+                        const agent::ClaimStatus& claims = {}, WallTime now = {},
+                        const std::optional<agent::MemoryLimitStatus>& memory_limit = {});
 
 // Exit code: 0; 1 after one line on standard error if there is no driver.
 int run_list(const ListOptions& options);

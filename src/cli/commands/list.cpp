@@ -224,6 +224,33 @@ Json claims_json(const agent::ClaimStatus& claims) {
   return json;
 }
 
+std::string limit_text(const agent::MemoryLimitStatus& limit) {
+  const auto described = [](const std::string& grade, const std::vector<std::string>& reasons) {
+    return grade + (reasons.empty() ? "" : " (" + text::join(reasons, "; ") + ")") + "\n";
+  };
+  std::string text = "memory limits of shared GPUs: " + described(limit.grade, limit.reasons);
+  for (const auto& one : limit.containers) {
+    if (one.grade == limit.grade) continue;
+    text += "memory limit of container " + one.container + " of Pod " + one.pod.name_space + "/" +
+            one.pod.name + ": " + described(one.grade, one.reasons);
+  }
+  return text;
+}
+
+Json limit_json(const agent::MemoryLimitStatus& limit) {
+  Json json{{"grade", limit.grade}, {"reasons", limit.reasons}, {"containers", Json::array()}};
+  for (const auto& one : limit.containers) {
+    json["containers"].push_back({{"namespace", one.pod.name_space},
+                                  {"pod", one.pod.name},
+                                  {"container", one.container},
+                                  {"gpu", one.gpu.str()},
+                                  {"limitBytes", one.limit.value},
+                                  {"grade", one.grade},
+                                  {"reasons", one.reasons}});
+  }
+  return json;
+}
+
 Json snapshot_json(const Snapshot& snapshot, const agent::ClaimStatus& claims) {
   Json json{{"driver",
              {{"version", snapshot.driver.version}, {"cuda", cuda_version(snapshot.driver.cuda_version)}}},
@@ -236,10 +263,19 @@ Json snapshot_json(const Snapshot& snapshot, const agent::ClaimStatus& claims) {
 }  // namespace
 
 std::string list_report(const Snapshot& snapshot, const OutputOptions& output,
-                        const agent::ClaimStatus& claims, WallTime now) {
+                        const agent::ClaimStatus& claims, WallTime now,
+                        const std::optional<agent::MemoryLimitStatus>& memory_limit) {
   return render_output(
-      output, [&] { return document_text(snapshot_json(snapshot, claims)); },
-      [&](const TableStyle& style) { return inventory_table(snapshot, claims, now, style); });
+      output,
+      [&] {
+        auto json = snapshot_json(snapshot, claims);
+        if (memory_limit) json["memoryLimit"] = limit_json(*memory_limit);
+        return document_text(json);
+      },
+      [&](const TableStyle& style) {
+        const bool has_limit = memory_limit && style.headers;
+        return inventory_table(snapshot, claims, now, style) + (has_limit ? limit_text(*memory_limit) : "");
+      });
 }
 
 void mark_reported_excluded(const std::string& health_file, inventory::Snapshot& snapshot) {
@@ -255,11 +291,11 @@ int run_list(const ListOptions& options) {
   auto snapshot = agent::read_snapshot_once({.driver_root = options.driver_root});
   if (snapshot) mark_reported_excluded(options.health_file, *snapshot);
   if (!snapshot) return print_error("gpulet list", snapshot.error().full_message());
-  // Without an agent, nothing moves or waits.
-  const auto claims = agent::fetch_claim_status(options.socket, kAgentLimit);
-  return print_report("gpulet list",
-                      list_report(*snapshot, options.output, claims.value_or(agent::ClaimStatus()),
-                                  std::chrono::system_clock::now()));
+  // Without an agent, nothing moves or waits, and nothing holds a limit.
+  const auto node = agent::fetch_agent_json(options.socket, "/api/node", kAgentLimit).value_or(nlohmann::json());
+  return print_report("gpulet list", list_report(*snapshot, options.output, agent::parse_claim_status(node),
+                                                 std::chrono::system_clock::now(),
+                                                 agent::parse_limit_status(node)));
 }
 
 namespace {

@@ -61,6 +61,35 @@ TEST(List, ShowsWhatARuleExcludes) {
   EXPECT_FALSE(json["gpus"][1].contains("excluded"));
 }
 
+TEST(List, ShowsTheGradesOfMemoryLimits) {
+  const auto container = [](const char* pod, const char* grade, std::vector<std::string> reasons) {
+    return agent::MemoryLimitStatus::Container{.gpu = DeviceUuid("GPU-aaaa"),
+                                               .pod = {"team", pod},
+                                               .container = "main",
+                                               .limit = Bytes{8},
+                                               .grade = grade,
+                                               .reasons = std::move(reasons)};
+  };
+  const agent::MemoryLimitStatus limit{
+      .grade = "audited",
+      .reasons = {"no driver"},
+      .containers = {container("a", "audited", {"no driver"}), container("b", "none", {"is privileged"})}};
+  const auto table = list_report(two_gpu_node(), "table", {}, {}, limit);
+  EXPECT_TRUE(table.ends_with("memory limits of shared GPUs: audited (no driver)\n"
+                              "memory limit of container main of Pod team/b: none (is privileged)\n"))
+      << table;
+  const auto json = nlohmann::json::parse(list_report(two_gpu_node(), "json", {}, {}, limit));
+  EXPECT_EQ(json["memoryLimit"]["grade"], "audited");
+  EXPECT_EQ(json["memoryLimit"]["containers"][1], (nlohmann::json{{"namespace", "team"},
+                                                                  {"pod", "b"},
+                                                                  {"container", "main"},
+                                                                  {"gpu", "GPU-aaaa"},
+                                                                  {"limitBytes", 8},
+                                                                  {"grade", "none"},
+                                                                  {"reasons", {"is privileged"}}}));
+  EXPECT_FALSE(nlohmann::json::parse(list_report(two_gpu_node(), "json")).contains("memoryLimit"));
+}
+
 TEST(List, ShowsWhatMovesAndClaimsWaitFor) {
   using namespace std::chrono_literals;
   const WallTime now = *parse_wall_time("2026-01-31T12:05:00.000Z");

@@ -168,6 +168,21 @@ std::vector<std::string> parse_claim_lines(const Document& claims, const std::ve
   return lines;
 }
 
+// Of the member "memory_limit" (agent/observe/limit_status.h).
+std::vector<std::string> parse_limit_lines(const Document& limit) {
+  const std::string grade = text_field(limit, "grade");
+  if (grade.empty()) return {};
+  std::vector<std::string> lines{"memory limits of shared GPUs: " + grade};
+  for_each_object(limit, "containers", [&](const Document& one) {
+    if (text_field(one, "grade") == grade) return;
+    const auto reasons = text_fields(one, "reasons");
+    lines.push_back("memory limit of container " + text_field(one, "container") + " of Pod " +
+                    text_field(one, "namespace") + "/" + text_field(one, "pod") + ": " +
+                    text_field(one, "grade") + (reasons.empty() ? "" : " (" + reasons.front() + ")"));
+  });
+  return lines;
+}
+
 std::optional<double> sum_of_known(std::optional<double> a, std::optional<double> b) {
   return a && b ? std::optional(*a + *b) : std::nullopt;
 }
@@ -197,6 +212,7 @@ Result<TopNode> parse_top_node(std::string_view text) {
     });
   });
   node.claims = parse_claim_lines(json_field(document, "claims"), node.gpus);
+  node.limits = parse_limit_lines(json_field(document, "memory_limit"));
   return node;
 }
 

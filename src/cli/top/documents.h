@@ -55,6 +55,9 @@ struct TopNode {
   std::vector<std::string> claims;  // what waits: "claim team/a is not prepared: …", "GPU 3 is offered by …"
   std::vector<TopGpu> gpus;         // in the node's order, without metrics and Pods
   std::vector<TopHolder> holders;
+  // The grade of memory limits, then those of containers that have a lower one: "memory limit of container
+  // main of Pod team/a: none (…)". Empty where the node wants no limits.
+  std::vector<std::string> limits;
 };
 struct TopSample {
   std::int64_t at = 0;                          // milliseconds since 1970

@@ -53,6 +53,7 @@ void check_node(const TopNode& node) {
     if (claim.size() > 4 * kMaxShownText) std::abort();  // of up to three texts
     check_text(claim.substr(0, kMaxShownText));
   }
+  for (const auto& limit : node.limits) check_text(limit.substr(0, kMaxShownText));
   for (const auto& gpu : node.gpus) {
     check_device(gpu);
     if (!gpu.mig && !gpu.slices.empty()) std::abort();

@@ -86,6 +86,8 @@ std::vector<TopLine> status_lines(const TopModel& model, const TopView& view) {
       lines.push_back({{node->problems[i], TopTone::kWarn}});
     for (std::size_t i = 0; i < std::min(node->claims.size(), kMostProblems); ++i)
       lines.push_back({{node->claims[i], TopTone::kWarn}});
+    for (std::size_t i = 1; i < std::min(node->limits.size(), kMostProblems + 1); ++i)
+      lines.push_back({{node->limits[i], TopTone::kWarn}});
   }
   return lines;
 }
@@ -340,6 +342,7 @@ std::string render_top_json(const TopModel& model, const TopView& view) {
                      {"cuda", node->cuda},
                      {"problems", node->problems},
                      {"claims", node->claims}});
+    if (!node->limits.empty()) document["limits"] = node->limits;
   }
   for (const char* list : {"gpus", "pods", "processes"}) document[list] = Json::array();
   for (const auto& gpu : model.gpu_rows(tab_query(view, TopTab::kGpus))) {

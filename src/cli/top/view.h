@@ -88,7 +88,8 @@ std::vector<TopLine> render_batch(const TopModel& model, const TopView& view, st
 // One line of JSON, with the rows of the view's queries. Numbers are in bytes, percent, °C, W, MHz, bytes per
 // second; unknown ones are left out:
 //   at (milliseconds since 1970; left out before the first sample), node, driver, cuda, problems [text],
-//   claims [text: those that wait, and GPUs that move]
+//   claims [text: those that wait, and GPUs that move], limits (unless empty) [text: the grade of memory limits,
+//   and containers of a lower one]
 //   gpus [{gpu, uuid, name, state, reason, excluded (unless empty), memory_total, util, sm, memory_util,
 //          memory, temperature, power, power_limit, sm_clock, memory_clock, pcie_rx, pcie_tx, nvlink_rx,
 //          nvlink_tx, nvlink (both directions), ecc_corrected, ecc_uncorrected (errors since the driver's

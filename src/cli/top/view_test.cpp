@@ -267,6 +267,25 @@ TEST(TopView, ShowsClaimsThatWaitAndGpusThatMove) {
   EXPECT_EQ(json["claims"][1], "GPU 3 is offered by claims when Pod team/b ends");
 }
 
+TEST(TopView, ShowsMemoryLimitsOfALowerGrade) {
+  auto document = nlohmann::json::parse(node_document_text());
+  const auto container = [](const char* pod, const char* grade) {
+    return nlohmann::json{
+        {"namespace", "team"}, {"pod", pod}, {"container", "main"}, {"grade", grade}, {"reasons", {"why"}}};
+  };
+  document["memory_limit"] = {{"grade", "audited"},
+                              {"reasons", {"no driver"}},
+                              {"containers", {container("a", "audited"), container("b", "none")}}};
+  TopModel model;
+  ASSERT_TRUE(model.apply_node_document(document.dump()));
+  const std::string lower = "memory limit of container main of Pod team/b: none (why)";
+  const auto text = screen_text(model, make_view(120));
+  EXPECT_NE(text.find("\n" + lower + "\n"), std::string::npos) << text;
+  EXPECT_EQ(text.find("team/a: audited"), std::string::npos) << text;
+  const auto json = nlohmann::json::parse(render_top_json(model, make_view(120)));
+  EXPECT_EQ(json["limits"], (nlohmann::json{"memory limits of shared GPUs: audited", lower}));
+}
+
 TEST(TopView, ShowsWhyAGpuIsExcluded) {
   const std::string why = "is excluded by the rule at x.yaml:3:5";
   auto document = nlohmann::json::parse(node_document_text());

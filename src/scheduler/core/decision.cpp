@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "base/text.h"
+#include "scheduler/model/limit_demand.h"
 
 namespace gpulet::scheduler {
 namespace {
@@ -69,14 +70,26 @@ FilterResult Filter::check_request() const {
   return {RejectReason::kRequest, false, request_.request_error};
 }
 
+FilterResult Filter::check_unpublished() const {
+  if (auto invalid = check_request(); !invalid.fits()) return invalid;
+  const auto least = request_.limit_demand.least;
+  if (least == fraction::LimitGrade::kNone || !requests_devices()) return {};
+  return {RejectReason::kLimitGrade, false,
+          "publishes no grade of its GPU memory limits; the Pod demands " +
+              std::string(fraction::limit_grade_name(least))};
+}
+
 bool Filter::accepts(const ClusterNode& node) const {
+  if (!is_published(node)) return check_unpublished().fits();
   if (!request_.request_error.empty()) return false;
-  return !is_published(node) || (!check_versions(node.node) && !check_devices(node));
+  return !check_versions(node.node) && !find_unmet_demand(request_, node.node) && !check_devices(node);
 }
 
 FilterResult Filter::check_node(const ClusterNode& node) const {
   if (auto invalid = check_request(); !invalid.fits()) return invalid;
-  if (!is_published(node)) return {};
+  if (!is_published(node)) return check_unpublished();
+  if (auto unmet = find_unmet_demand(request_, node.node))
+    return {RejectReason::kLimitGrade, false, std::move(*unmet)};
   if (auto version = check_versions(node.node)) return {RejectReason::kDriver, false, std::move(*version)};
   auto failed = check_devices(node);
   if (!failed) return {};

@@ -41,8 +41,12 @@ class Filter {
   bool is_published(const ClusterNode& node) const;
   // Rejects a Pod whose request contradicts itself or has a malformed choice of GPUs, on any node.
   FilterResult check_request() const;
-  // Checks a node, and the request. A node that publishes none of the resources passes: the kubelet's count
-  // decides. Cost: ~100 ns without constraints, else the cost of placement, once per kind of node.
+  // Checks the request for a node that publishes nothing: it also rejects a Pod that demands a grade of its
+  // memory limits.
+  FilterResult check_unpublished() const;
+  // Checks a node, and the request. A node that publishes none of the resources passes
+  // check_unpublished(): the kubelet's count decides. Cost: ~100 ns without constraints, else the cost of
+  // placement, once per kind of node.
   //
   // A Pod that would take what a nominated Pod of the same or a higher priority waits for is rejected: Pods
   // were evicted for that one, and kube-scheduler keeps its number of devices free, but not which.

@@ -93,6 +93,11 @@ std::vector<std::pair<std::string, PodRequest>> without_each_constraint(const Po
     conditions.erase(conditions.begin() + static_cast<std::ptrdiff_t>(i));
     all.emplace_back("annotation " + constraints.choice.conditions[i].annotation, std::move(less));
   }
+  if (request.limit_demand.least != fraction::LimitGrade::kNone) {
+    PodRequest less = request;
+    less.limit_demand = {};
+    all.emplace_back("annotation " + std::string(fraction::kMinGradeAnnotation), std::move(less));
+  }
   if (constraints.choice.one_numa_node) {
     PodRequest less = request;
     less.constraints.choice.one_numa_node = false;
@@ -213,6 +218,10 @@ std::string describe_request(const PodRequest& request) {
   for (const auto& expression : constraints.selector) text += ", " + expression.expression_text();
   for (const auto& condition : constraints.choice.conditions) text += ", " + condition.condition_text();
   if (constraints.choice.one_numa_node) text += ", on one NUMA node";
+  if (request.limit_demand.least != fraction::LimitGrade::kNone) {
+    text += ", memory limits of grade " +
+            std::string(fraction::limit_grade_name(request.limit_demand.least)) + " or better";
+  }
   return text.empty() ? "no device" : text;
 }
 

@@ -58,6 +58,21 @@ TEST_F(ExplainTest, NamesTheFieldOfAMemoryRequest) {
   EXPECT_EQ(ask(pod).requests, "1 nvidia.com/gpu, with 50 % of the memory each");
 }
 
+TEST_F(ExplainTest, NamesTheGradeThatAPodDemands) {
+  auto shared = test_node(1, 1, 4);
+  shared.memory_limit.ends_excess = true;
+  view_.set_node("n1", shared);
+  view_.set_node("n2", shared);
+  auto pod = test_pod("p", 1);
+  pod.limit_demand = {fraction::LimitGrade::kKernel, {{{.name = "main"}, {.mib = 1024}}}};
+  const auto explanation = ask(pod);
+  EXPECT_EQ(explanation.requests, "1 nvidia.com/gpu, memory limits of grade kernel or better");
+  ASSERT_EQ(explanation.nodes.size(), 2U);
+  EXPECT_EQ(explanation.nodes[0].reason, "limits GPU memory by audit; the Pod demands kernel");
+  ASSERT_EQ(explanation.hints.size(), 1U);
+  EXPECT_EQ(explanation.hints[0], "without the annotation gpulet.io/min-limit-grade it fits on n1, n2");
+}
+
 TEST_F(ExplainTest, AContradictionRejectsEveryNode) {
   for (auto pod : {test_pod("p", 1), test_pod("p", 0)}) {
     if (pod.containers[0].devices[0].count == 0) pod.containers.clear();

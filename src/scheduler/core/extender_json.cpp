@@ -4,10 +4,12 @@
 #include <deque>
 #include <utility>
 
+#include <nlohmann/json.hpp>
 #include <rapidjson/document.h>
 
 #include "base/quantity.h"
 #include "base/text.h"
+#include "scheduler/model/limit_demand.h"
 
 namespace gpulet::scheduler {
 namespace {
@@ -338,7 +340,12 @@ Result<PodRequest> parse_pod(std::string_view json) {
   rapidjson::Document document;
   document.Parse<rapidjson::kParseIterativeFlag>(json.data(), json.size());
   if (document.HasParseError()) return fail(Code::kInvalidArgument, "not a Pod: invalid JSON");
-  return parse_pod_object(document);
+  auto request = parse_pod_object(document);
+  const auto& demand = find_member(find_member(find_member(document, "metadata"), "annotations"),
+                                   fraction::kMinGradeAnnotation.data());
+  if (request && !request->containers.empty() && !demand.IsNull())
+    read_limit_demand(string_view_of(demand), parse_json(json), FractionFields(document).fields(), *request);
+  return request;
 }
 
 namespace {

@@ -60,6 +60,8 @@ std::string_view reject_reason_name(RejectReason reject_reason) {
       return "request";
     case RejectReason::kChoice:
       return "choice";
+    case RejectReason::kLimitGrade:
+      return "limit_grade";
   }
   return "none";
 }

@@ -22,11 +22,12 @@ enum class RejectReason {
   kNominated,
   kRequest,
   kChoice,
+  kLimitGrade,
 };
 inline constexpr RejectReason kRejectReasons[] = {
     RejectReason::kTooFew,  RejectReason::kDriver,   RejectReason::kModel, RejectReason::kMemory,
     RejectReason::kCompute, RejectReason::kSelector, RejectReason::kLinks, RejectReason::kNominated,
-    RejectReason::kRequest, RejectReason::kChoice};
+    RejectReason::kRequest, RejectReason::kChoice,  RejectReason::kLimitGrade};
 std::string_view reject_reason_name(RejectReason reason);  // "too_few": a metric label
 
 // The number of MiB: "40Gi", "1000Mi".

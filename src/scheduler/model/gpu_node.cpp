@@ -112,6 +112,17 @@ json json_of(const PodAllocation& allocation) {
   return {{"pod", allocation.pod}, {"holds", std::move(parts)}};
 }
 
+// `grade` is for readers; the decoder takes what it is made of.
+json json_of(const fraction::LimitMeans& means) {
+  json object = {{"grade", fraction::limit_grade_name(fraction::grade_of_node(means).grade)}};
+  if (means.has_driver_limit) object["byDriver"] = true;
+  if (means.ends_excess) object["byAudit"] = true;
+  if (means.mps_process_mib != 0) object["mpsMiB"] = means.mps_process_mib;
+  if (!means.no_driver_limit.empty()) object["whyNotByDriver"] = truncate_text(means.no_driver_limit);
+  if (!means.no_audit.empty()) object["whyNotByAudit"] = truncate_text(means.no_audit);
+  return object;
+}
+
 json json_of(const ControllerLoad& load) {
   return {{"name", load.controller},
           {"load", encode_curve(load.curve)},
@@ -254,6 +265,7 @@ class GpuNodeDecoder {
       read_allocation(object, std::move(where));
     });
     node_.controllers = read_controllers(fields, error_);
+    if (!fields.get_field("memoryLimit").is_null()) read_memory_limit(fields.get_field("memoryLimit"));
     if (error_) return fail(*error_);
     return std::move(node_);
   }
@@ -336,6 +348,15 @@ class GpuNodeDecoder {
     node_.resources.push_back(std::move(resource));
   }
 
+  void read_memory_limit(const json& object) {
+    FieldReader fields(object, "spec.memoryLimit", error_);
+    node_.memory_limit = {.has_driver_limit = fields.read_flag("byDriver"),
+                          .no_driver_limit = fields.read_string("whyNotByDriver"),
+                          .ends_excess = fields.read_flag("byAudit"),
+                          .no_audit = fields.read_string("whyNotByAudit"),
+                          .mps_process_mib = fields.read_number<std::uint64_t>("mpsMiB", 0, kMaxMib)};
+  }
+
   void read_allocation(const json& object, std::string where) {
     FieldReader fields(object, std::move(where), error_);
     PodAllocation allocation{.pod = fields.read_string("pod", kMaxPodBytes), .parts = {}};
@@ -413,6 +434,7 @@ json spec_json(const GpuNode& node) {
   for (const auto& resource : node.resources) spec["resources"].push_back(json_of(resource));
   if (!node.allocations.empty()) spec["holders"] = json::array();
   for (const auto& allocation : node.allocations) spec["holders"].push_back(json_of(allocation));
+  if (node.memory_limit != fraction::LimitMeans{}) spec["memoryLimit"] = json_of(node.memory_limit);
   if (!node.controllers.empty()) spec["controllers"] = json::array();
   for (const auto& load : node.controllers) spec["controllers"].push_back(json_of(load));
   return spec;

@@ -14,6 +14,7 @@
 
 #include "base/result.h"
 #include "base/types.h"
+#include "fraction/limit_grade.h"
 #include "health/state/device_status.h"
 #include "placement/chooser.h"
 #include "scheduler/model/controller.h"
@@ -105,10 +106,14 @@ struct GpuNode {
   std::vector<PodAllocation> allocations;  // by Pod
   // What controllers' Pods did here, for those that replace them: by controller, each once.
   std::vector<ControllerLoad> controllers;
+  // What holds the memory limits of containers on its shared GPUs, of all of them; of MPS, see
+  // ResourceUnit::share_mib.
+  fraction::LimitMeans memory_limit{};
   friend bool operator==(const GpuNode& a, const GpuNode& b) {
     return a.driver == b.driver && a.cuda_version == b.cuda_version && a.rules == b.rules &&
            a.models == b.models && a.gpus == b.gpus && a.pairs == b.pairs && a.resources == b.resources &&
-           a.allocations == b.allocations && a.controllers == b.controllers;
+           a.allocations == b.allocations && a.controllers == b.controllers &&
+           a.memory_limit == b.memory_limit;
   }
 
   const GpuModel& unit_model(const ResourceUnit& unit) const { return models[gpus[unit.gpu].model]; }

@@ -11,6 +11,7 @@
 
 #include "base/result.h"
 #include "base/types.h"
+#include "fraction/container_rules.h"
 #include "fraction/fraction_request.h"
 #include "scheduler/model/gpu_choice.h"
 #include "topology/topology.h"
@@ -79,7 +80,7 @@ bool matches_model_name(std::string_view wanted, std::string_view name);
 //   gpulet.io/policy        scoring policy; also on a namespace
 // A malformed annotation is ignored and listed in `malformed`. HAMi's limits and KAI's annotations for memory
 // (fraction/fraction_request.h) count as gpulet.io/gpu-memory does. A contradiction in them, or a malformed
-// choice of GPUs (gpu_choice.h), is not ignored: the Pod fits nowhere.
+// choice of GPUs (gpu_choice.h) or demand (limit_demand.h), is not ignored: the Pod fits nowhere.
 
 inline constexpr const char* kPolicyAnnotation = "gpulet.io/policy";
 inline constexpr std::size_t kMaxContainers = 256;
@@ -147,6 +148,19 @@ struct NodeNeeds {
   friend bool operator==(const NodeNeeds&, const NodeNeeds&) = default;
 };
 
+// A container, as its memory limits are graded.
+struct GradedContainer {
+  fraction::ContainerAccess access;
+  fraction::MemoryAmount limit;  // of each share; zero: none
+  friend bool operator==(const GradedContainer&, const GradedContainer&) = default;
+};
+// The least grade of its memory limits that a Pod demands (limit_demand.h).
+struct LimitDemand {
+  fraction::LimitGrade least = fraction::LimitGrade::kNone;  // kNone: no demand
+  std::vector<GradedContainer> containers{};                 // of a Pod with a demand
+  friend bool operator==(const LimitDemand&, const LimitDemand&) = default;
+};
+
 struct PodRequest {
   std::string name_space, name, uid;
   std::string scheduler;  // spec.schedulerName
@@ -162,7 +176,8 @@ struct PodRequest {
   // In the kubelet's admission order: init containers first. Only containers that request an extended
   // resource ("domain/name" outside kubernetes.io), other than fraction::kFractionResources.
   std::vector<ContainerRequest> containers;
-  // Why it fits nowhere, of parse_fraction_requests() and add_choice_annotation(); empty: nothing.
+  // Why it fits nowhere, of parse_fraction_requests(), add_choice_annotation() and read_limit_demand(); empty:
+  // nothing.
   std::string request_error;
   bool has_claims = false;  // spec.resourceClaims, of any driver
   Constraints constraints;
@@ -170,6 +185,7 @@ struct PodRequest {
   // It has preferred affinity or topology spread, which kube-scheduler's plugins score.
   bool prefers_nodes = false;
   std::vector<MalformedAnnotation> malformed;
+  LimitDemand limit_demand{};
 
   std::string pod_key() const { return name_space + "/" + name; }
   // The memory that each share of a container must have.

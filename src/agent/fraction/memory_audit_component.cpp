@@ -20,7 +20,10 @@ class MemoryAuditComponent final : public Component {
  public:
   explicit MemoryAuditComponent(Node& node) : node_(node) {}
 
-  void apply_config() override { follow_config(); }
+  void apply_config() override {
+    follow_config();
+    read_node_grade();
+  }
   // Requests in progress end with the clients of the driver and the kubelet.
   void detach_devices() override {
     is_attached_ = false;
@@ -39,18 +42,13 @@ class MemoryAuditComponent final : public Component {
     if (auditor_) auditor_->on_allocated();
   }
   void add_counts(NodeCounts& counts) const override {
-    if (node_limit_) counts.memory_limit = node_limit_;
-    if (!auditor_) return;
-    counts.memory_audit = auditor_->stats();
-    if (!counts.memory_limit) return;
-    counts.memory_limit->containers = counts.memory_audit->containers;
-    for (auto& container : counts.memory_limit->containers) container.used.reset();
+    if (auditor_) counts.memory_audit = auditor_->stats();
+    add_grades(counts);
   }
 
  private:
   // Without the setting there is no auditor, nor a client of the API server for it.
   void follow_config() {
-    read_node_grade();
     const auto action = node_.config.gpulet.fraction.on_exceeded;
     if (!is_attached_ || !node_.client_config || action == config::ExceededAction::kNone)
       return auditor_.reset();
@@ -95,8 +93,8 @@ class MemoryAuditComponent final : public Component {
         .notify =
             [this](const EvictionEvent& event) { send_eviction_event(*events_, "memory limit", event); },
         .is_shared_by_mps = [this](const ResourceName& resource) { return is_shared_by_mps(resource); },
-        .limit_means = [this](const ResourceName& resource,
-                              const DeviceUuid& gpu) { return limit_means(resource, gpu); },
+        .limit_means = [this](const LedgerEntry& entry,
+                              const DeviceUuid& gpu) { return limit_means(entry, gpu); },
     };
   }
 
@@ -105,6 +103,14 @@ class MemoryAuditComponent final : public Component {
     if (auto* driver = node_.devices->driver())
       return read_gpu_memory(*driver, std::move(questions), std::move(done));
     node_.loop.post([done = std::move(done)] { done(fail(Code::kUnavailable, "there is no driver")); });
+  }
+
+  // Those of containers come after the audit's.
+  void add_grades(NodeCounts& counts) const {
+    counts.memory_limit = node_limit_;
+    if (!node_limit_ || !counts.memory_audit) return;
+    counts.memory_limit->containers = counts.memory_audit->containers;
+    for (auto& container : counts.memory_limit->containers) container.used.reset();
   }
 
   // Once for each change of what is offered.
@@ -122,12 +128,12 @@ class MemoryAuditComponent final : public Component {
     for (const auto& reason : grade.reasons) node_limit_->reasons.push_back(reason.reason);
   }
 
-  // Nothing, which is the grade none, while the GPU is not offered as that resource.
-  fraction::LimitMeans limit_means(const ResourceName& resource, const DeviceUuid& gpu) const {
+  // Nothing, which is the grade none, while the GPU is not offered as the resource that the container holds.
+  fraction::LimitMeans limit_means(const LedgerEntry& entry, const DeviceUuid& gpu) const {
     const auto snapshot = present_snapshot();
     if (!snapshot) return {};
     for (const auto& offer : node_.devices->agent()->offers()) {
-      if (offer->resource.name != resource) continue;
+      if (offer->resource.name != entry.resource) continue;
       for (const auto& device : offer->resource.devices) {
         if (device.gpu < snapshot->gpus.size() && snapshot->gpus[device.gpu].uuid == gpu && !device.mig)
           return partition::limit_means_of(offer->resource, device, *snapshot, node_.config);

@@ -304,7 +304,7 @@ metrics::MemoryAuditStats MemoryAuditor::stats() const {
            use == audited->second.uses.end() ? std::nullopt : std::optional(use->used)});
       const auto caps = fraction::check_container_rules(entry.access, ports_.is_shared_by_mps(entry.resource));
       const auto grade = fraction::grade_of_container(entry.limit.mebibytes(),
-                                                      ports_.limit_means(entry.resource, gpu), caps);
+                                                      ports_.limit_means(entry, gpu), caps);
       stats.containers.back().grade = fraction::limit_grade_name(grade.grade);
       for (const auto& reason : grade.reasons) stats.containers.back().reasons.push_back(reason.reason);
     }

@@ -80,8 +80,8 @@ struct MemoryAuditorPorts {
   // Whether a resource is shared by MPS, where a killed client may take others with it: its Pod is evicted
   // instead.
   std::function<bool(const ResourceName&)> is_shared_by_mps;
-  // What holds the limits on a GPU for the holders of a resource (partition/limit_means.h).
-  std::function<fraction::LimitMeans(const ResourceName&, const DeviceUuid&)> limit_means;
+  // What holds the limit of a container on a GPU (partition/limit_means.h).
+  std::function<fraction::LimitMeans(const LedgerEntry&, const DeviceUuid&)> limit_means;
 };
 
 // Loop's thread only.

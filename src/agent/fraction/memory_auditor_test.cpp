@@ -66,7 +66,7 @@ class AuditTest : public ::testing::Test {
         .notify = [this](const EvictionEvent& event) { events.push_back(event); },
         .is_shared_by_mps = [this](const ResourceName& resource) { return resource.str() == mps_resource; },
         .limit_means =
-            [](const ResourceName&, const DeviceUuid&) {
+            [](const LedgerEntry&, const DeviceUuid&) {
               return fraction::LimitMeans{.no_driver_limit = "no driver", .ends_excess = true};
             },
     };

@@ -336,6 +336,24 @@ def claims_that_wait_and_gpus_that_move_are_said(bench):
     view.waits("() => document.getElementById('claims').hidden")
 
 
+@check
+def grades_of_memory_limits_are_said(bench):
+    view = bench.view()
+    view.waits(LIVE, LIMIT_MS)
+    assert not view.page.locator("#limits").is_visible()
+    container = {"namespace": "team", "container": "main", "gpu": bench.node["gpus"][0]["uuid"], "limit": 1 << 30}
+    bench.server.tell("node", {**bench.node, "memory_limit": {
+        "grade": "audited", "reasons": ["no driver"],
+        "containers": [{**container, "pod": "a", "grade": "audited", "reasons": ["no driver"]},
+                       {**container, "pod": "b", "grade": "none", "reasons": ["container main is privileged"]}]}})
+    view.waits("() => document.querySelectorAll('#limits li').length === 2")
+    lines = view.page.locator("#limits li").all_inner_texts()
+    assert lines == ["memory limits of shared GPUs: audited · no driver",
+                     "memory limit of container main of Pod team/b: none · container main is privileged"], lines
+    bench.server.tell("node", bench.node)
+    view.waits("() => document.getElementById('limits').hidden")
+
+
 def violations(view):
     view.page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
     view.page.evaluate(AXE)

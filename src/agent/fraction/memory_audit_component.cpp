@@ -46,12 +46,8 @@ class MemoryAuditComponent final : public Component {
   }
   void add_counts(NodeCounts& counts) const override {
     if (!limits_.problem().empty()) counts.problems.push_back("memory limits: " + limits_.problem());
-    if (node_limit_) counts.memory_limit = node_limit_;
-    if (!auditor_) return;
-    counts.memory_audit = auditor_->stats();
-    if (!counts.memory_limit) return;
-    counts.memory_limit->containers = counts.memory_audit->containers;
-    for (auto& container : counts.memory_limit->containers) container.used.reset();
+    if (auditor_) counts.memory_audit = auditor_->stats();
+    add_grades(counts);
   }
 
  private:
@@ -129,6 +125,14 @@ class MemoryAuditComponent final : public Component {
     node_.loop.post([done = std::move(done)] { done(fail(Code::kUnavailable, "there is no driver")); });
   }
 
+  // Those of containers come after the audit's.
+  void add_grades(NodeCounts& counts) const {
+    counts.memory_limit = node_limit_;
+    if (!node_limit_ || !counts.memory_audit) return;
+    counts.memory_limit->containers = counts.memory_audit->containers;
+    for (auto& container : counts.memory_limit->containers) container.used.reset();
+  }
+
   // Once for each change of what is offered.
   void read_node_grade() {
     node_limit_.reset();
@@ -159,7 +163,7 @@ class MemoryAuditComponent final : public Component {
     const auto snapshot = present_snapshot();
     if (!snapshot) return {};
     for (const auto& offer : node_.devices->agent()->offers()) {
-      if (offer->resource.name != resource) continue;
+      if (offer->resource.name != entry.resource) continue;
       for (const auto& device : offer->resource.devices) {
         if (device.gpu < snapshot->gpus.size() && snapshot->gpus[device.gpu].uuid == gpu && !device.mig)
           return partition::limit_means_of(offer->resource, device, *snapshot, node_.config);

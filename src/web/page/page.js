@@ -319,6 +319,17 @@ function claimLines() {
           ...moves.map((move) => `GPU ${indexes.get(move.gpu) ?? move.gpu} ${move.reason}`)];
 }
 
+// The node's grade, and the containers that have a lower one.
+function limitLines() {
+  const limit = node.memory_limit;
+  if (!limit) return [];
+  const withReasons = ({ grade, reasons }) => [grade, ...reasons].join(' · ');
+  return [say('memory limits of shared GPUs: {0}', withReasons(limit)),
+          ...limit.containers.filter((one) => one.grade !== limit.grade)
+            .map((one) => say('memory limit of container {0} of Pod {1}: {2}', one.container,
+                              `${one.namespace}/${one.pod}`, withReasons(one)))];
+}
+
 function takeNode(next) {
   const before = new Map((node ? node.gpus : []).map((gpu) => [gpu.uuid, gpu.state]));
   node = next;
@@ -334,6 +345,9 @@ function takeNode(next) {
   const claims = claimLines();
   byId('claims').hidden = claims.length === 0;
   redraw(byId('claims'), claims, () => claims.map((text) => make('li', {}, text)));
+  const limits = limitLines();
+  byId('limits').hidden = limits.length === 0;
+  redraw(byId('limits'), limits, () => limits.map((text) => make('li', {}, text)));
   byId('empty').hidden = node.gpus.length > 0;
   redraw(byId('empty'), [node.driver.version, node.problems.filter(isDriverProblem)], whyEmpty);
   const uuids = new Set();

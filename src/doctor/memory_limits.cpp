@@ -4,12 +4,11 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "fraction/limit_support.h"
 
 namespace gpulet::doctor {
 namespace {
 
-constexpr unsigned kFirstLimitBranch = 615;
-constexpr const char* kModeKey = "RmMemacctMode=";
 constexpr const char* kControllers = "/fs/cgroup/cgroup.controllers";
 constexpr const char* kEnabledControllers = "/fs/cgroup/cgroup.subtree_control";
 
@@ -32,8 +31,8 @@ std::string cgroup_cause(const LimitHost& host) {
 
 std::string driver_cause(const std::string& version) {
   const auto branch = text::parse_unsigned(version.substr(0, version.find('.')));
-  if (!branch || *branch >= kFirstLimitBranch) return {};
-  return "driver " + version + ": install " + std::to_string(kFirstLimitBranch) + " or newer";
+  if (!branch || *branch >= fraction::kFirstBranchWithLimits) return {};
+  return "driver " + version + ": install " + std::to_string(fraction::kFirstBranchWithLimits) + " or newer";
 }
 
 // Containers whose grade is below the node's, with their reasons.
@@ -66,9 +65,7 @@ std::vector<std::string> driver_limit_causes(const Facts& facts) {
   if (facts.installed.module) add_cause(driver_cause(*facts.installed.module));
   if (facts.limit_host) {
     add_cause(cgroup_cause(*facts.limit_host));
-    const auto& parameters = facts.limit_host->driver_parameters;
-    const auto mode = parameters.find(kModeKey);
-    if (mode != std::string::npos && parameters.substr(mode + std::string_view(kModeKey).size(), 1) == "0")
+    if (fraction::switches_accounting_off(facts.limit_host->driver_parameters))
       add_cause("RmMemacctMode is 0: remove it from the module's NVreg_RegistryDwords and load it again");
   }
   std::vector<std::string> mig;
@@ -98,9 +95,10 @@ CheckResult check_memory_limits(const Facts& facts) {
     result = warn_result(found + (limit->reasons.empty() ? "" : ": " + limit->reasons.back()),
                          "set gpulet.fraction.onExceeded to kill or evict, or share the GPUs by MPS");
   } else if (lower != 0) {
-    result = warn_result(found + ", but " + text::count_text(lower, "container") + " less: " + details.front(),
-                         "remove what its Pod's spec names there; a Pod can demand a grade by "
-                         "annotation gpulet.io/min-limit-grade");
+    result =
+        warn_result(found + ", but " + text::count_text(lower, "container") + " less: " + details.front(),
+                    "remove what its Pod's spec names there; a Pod can demand a grade by "
+                    "annotation gpulet.io/min-limit-grade");
   }
   result.details = std::move(details);
   return result;

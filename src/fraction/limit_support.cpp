@@ -15,6 +15,8 @@ bool has_branch_with_limits(std::string_view version) {
   return branch && *branch >= kFirstBranchWithLimits;
 }
 
+}  // namespace
+
 // Of `RegistryDwords: "RmMemacctMode=0;Other=0x1"`. The driver takes the last of equal keys.
 bool switches_accounting_off(std::string_view parameters) {
   bool is_off = false;
@@ -31,8 +33,6 @@ bool switches_accounting_off(std::string_view parameters) {
   }
   return is_off;
 }
-
-}  // namespace
 
 MemoryLimitSupport check_limit_support(const LimitEvidence& evidence) {
   if (!has_branch_with_limits(evidence.driver_version))

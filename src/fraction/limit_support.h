@@ -16,6 +16,9 @@ namespace gpulet::fraction {
 // The first branch of the driver with limits. 580 and 610 have parts of the code that enforce nothing.
 inline constexpr unsigned kFirstBranchWithLimits = 615;
 
+// Whether the text of /proc/driver/nvidia/params has the registry key RmMemacctMode=0.
+bool switches_accounting_off(std::string_view parameters);
+
 struct LimitEvidence {
   std::string driver_version;             // "615.71.09"
   bool has_functions = false;             // the driver's library has them

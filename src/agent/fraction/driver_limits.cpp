@@ -23,7 +23,7 @@ void DriverLimits::follow_config() {
   problem_.clear();
   if (!service_ || directory_ != settings.limit_dir) {
     directory_ = settings.limit_dir;
-    service_.emplace(make_ports(), LimitRecordStore(directory_));
+    service_.emplace(service_ports(), LimitRecordStore(directory_));
     if (is_driver_there_) service_->restore_limits();
   }
   if (!settings.driver_limits) {
@@ -66,7 +66,7 @@ bool DriverLimits::is_in_force(const std::string& container_id, const DeviceUuid
   return service_ && service_->is_in_force(container_id, gpu);
 }
 
-LimitPorts DriverLimits::make_ports() {
+LimitPorts DriverLimits::service_ports() {
   return {
       .loop = node_.loop,
       .find_limits = [this](const std::string& uid,

@@ -42,7 +42,7 @@ class DriverLimits {
   const std::string& problem() const { return problem_; }
 
  private:
-  LimitPorts make_ports();
+  LimitPorts service_ports();
   ContainerLimits find_limits(const std::string& pod_uid, const std::string& container) const;
   void set_limit(const DeviceUuid& gpu, const std::string& cgroup, Bytes limit, LimitPorts::Done done);
   void clear_limit(const DeviceUuid& gpu, const std::string& cgroup, LimitPorts::Done done);

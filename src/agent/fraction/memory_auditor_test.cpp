@@ -478,11 +478,10 @@ TEST_F(AuditTest, AnAnnotationThatChangesLaterRaisesNoLimit) {
   loop.advance(1min);
   EXPECT_GT(reader.asked.size(), 1u);
   EXPECT_EQ(auditor->stats().containers.at(0).limit, mebibytes(8192));
-  // Another Pod of the same name on the same share.
   reader.pods["default/over"].pod.uid = "uid-again";
   add_process(11, "again", 10);
   loop.advance(1min);
-  EXPECT_EQ(auditor->stats().containers.at(0).limit, mebibytes(70 * 1024));
+  EXPECT_EQ(auditor->stats().containers.at(0).limit, mebibytes(70 * 1024)) << "another Pod of that name";
 }
 
 TEST_F(AuditTest, GpusInMigModeHoldTheirLimitsThemselves) {

@@ -5,6 +5,7 @@ import re
 import subprocess
 import time
 
+from lib.driver_limits import DriverLimitChecks
 from lib.images import NAME, make_glibc_image
 from lib.kube import gpu_pod, until
 from lib.node import DRIVER_ROOT, GPULET, GPULET_SIM
@@ -67,6 +68,7 @@ class CdiChecks:
             ("an image that needs a newer driver is refused", self.requirement),
             ("a MIG Pod sees only its capabilities", self.mig),
             ("a driver upgrade is in the specs within a second", self.upgrade),
+            ("a container starts with the driver's memory limit of its Pod, or not at all", DriverLimitChecks(self.checks, self).run),
         ]
 
     def spec_file(self, device_class="gpu"):

@@ -11,6 +11,9 @@ struct FaultBlock {
   // errno of calls that use a file below the volume; 0: none. With EROFS only of those that change one.
   std::atomic<std::int32_t> error{0};
   std::atomic<std::int64_t> clock_shift_s{0};  // of CLOCK_REALTIME
+  // Changes of files below the volume that succeed until the process ends by SIGKILL before the next one;
+  // negative: it does not.
+  std::atomic<std::int64_t> changes_left{-1};
 };
 static_assert(std::atomic<std::int32_t>::is_always_lock_free &&
               std::atomic<std::int64_t>::is_always_lock_free);

@@ -30,17 +30,6 @@ constexpr std::size_t kShareCount = 4;  // of kShares
 constexpr const char* kVolumeOptions = "size=512k,mode=0755";
 constexpr const char *kFiller = "/filler", *kConfig = "/config.yaml";  // on the volume
 
-// The sanitizer runtime of this process must come before any other preloaded library.
-std::string sanitizer_runtime() {
-  const auto maps = read_file("/proc/self/maps");
-  for (const auto& line : text::split(maps.value_or(""), '\n')) {
-    const auto slash = line.find('/');
-    if (slash != std::string::npos && line.find("/libasan.so", slash) != std::string::npos)
-      return line.substr(slash) + ":";
-  }
-  return {};
-}
-
 std::string config_text(const std::string& mps_root, bool sliced) {
   return "version: v1\nflags: {migStrategy: mixed, mpsRoot: " + mps_root +
          ", plugin: {deviceListStrategy: [cdi-cri]}}\n"
@@ -81,16 +70,9 @@ Result<std::unique_ptr<StormNode>> StormNode::start_node(const std::string& prog
   if (::mount("storm", volume.c_str(), "tmpfs", MS_NOSUID | MS_NODEV, kVolumeOptions) != 0)
     return fail(errno_error("cannot mount a tmpfs", errno, volume));
   storm->mounted_ = true;
-  const std::string path = storm->node_->directory() + "/faults";
-  const FileDescriptor fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!fd.is_open() || ::ftruncate(fd.get(), sizeof(FaultBlock)) != 0)
-    return fail(errno_error("cannot create", errno, path));
-  void* memory = ::mmap(nullptr, sizeof(FaultBlock), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  if (memory == MAP_FAILED) return fail(errno_error("cannot map", errno, path));
-  storm->faults_ = new (memory) FaultBlock;
-  const std::string runtime = programs == GPULET_PROGRAMS ? sanitizer_runtime() : "";
-  storm->sanitized_ = !runtime.empty();
-  storm->library_ = runtime + library;
+  GPULET_TRY_ASSIGN(storm->faults_, FaultFile::create_file(storm->node_->directory() + "/faults"));
+  storm->sanitized_ = is_sanitized(programs);
+  storm->preload_ = storm->faults_->environment(library, programs, volume);
   storm->api_ = std::make_unique<ClusterApi>(storm->node_->directory());
   storm->liveness_ = std::make_unique<LivenessProbe>(storm->node_->socket());
   if (!storm->set_mig_layout(false)) return fail(Code::kIo, "cannot write the config", volume);
@@ -121,7 +103,6 @@ StormNode::~StormNode() {
   if (node_) node_->kill_agent();
   api_.reset();
   if (mounted_) ::umount2(state_dir().c_str(), MNT_DETACH);
-  if (faults_ != nullptr) ::munmap(faults_, sizeof(FaultBlock));
 }
 
 void StormNode::add_violation(const std::string& text) {
@@ -139,22 +120,21 @@ Status StormNode::start_agent() {
   sim::AgentOptions options{
       .arguments = {"--config-file=" + volume + kConfig, "--cdi-spec-dir=" + volume + "/cdi",
                     "--health-file=" + volume + "/health.json"},
-      .environment = {"KUBECONFIG=" + api_->kubeconfig(), "NODE_NAME=node-1", "LD_PRELOAD=" + library_,
-                      std::string(kFaultFileVariable) + "=" + node_->directory() + "/faults",
-                      std::string(kVolumeVariable) + "=" + volume, "GPULET_HEALTH_RECOVERY_HOLD=200ms",
-                      "GPULET_HEALTH_UNHEALTHY_POLL_INTERVAL=200ms",
+      .environment = {"KUBECONFIG=" + api_->kubeconfig(), "NODE_NAME=node-1",
+                      "GPULET_HEALTH_RECOVERY_HOLD=200ms", "GPULET_HEALTH_UNHEALTHY_POLL_INTERVAL=200ms",
                       "GPULET_HEALTH_RECOVERY_ACTION_DELAY=200ms", "GPULET_HEALTH_HOLD_GROWTH_FACTOR=1",
                       "GPULET_HEALTH_LIVENESS_INTERVAL=1s", "GPULET_PUBLISH_GPU_NODE=false",
                       "GPULET_METRICS_INTERVAL=1s", "GPULET_FAULTS_EVICTION=true",
                       "GPULET_FAULTS_EVICTION_QUARANTINED=evict", "GPULET_FAULTS_EVICTION_DRAINING=evict",
                       "GPULET_FAULTS_EVICTION_MAX_EVICTIONS=1000",
                       "GPULET_FAULTS_EVICTION_MAX_UNHEALTHY_GPUS_PERCENT=100"}};
+  options.environment.insert(options.environment.end(), preload_.begin(), preload_.end());
   for (auto& option : tests::sanitizer_options()) options.environment.push_back(std::move(option));
   log_start_ = node_->agent_log().size();
   GPULET_TRY(node_->start_agent(options));
   agent_runs_ = true;
   killed_ = stopping_ = false;
-  denied_since_start_ = faults_->error != 0;
+  denied_since_start_ = faults_->block().error != 0;
   liveness_->on_agent_started();
   return {};
 }
@@ -279,7 +259,7 @@ void StormNode::fill_volume() {
 }
 
 void StormNode::set_file_error(int error) {
-  faults_->error = error;
+  faults_->block().error = error;
   denied_since_start_ |= error != 0;
 }
 

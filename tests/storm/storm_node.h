@@ -15,7 +15,7 @@
 #include "sim/demo/demo.h"
 #include "sim/state/state.h"
 #include "tests/storm/cluster_api.h"
-#include "tests/storm/fault_block.h"
+#include "tests/storm/fault_file.h"
 #include "tests/storm/liveness_probe.h"
 
 namespace gpulet::storm {
@@ -68,7 +68,7 @@ class StormNode {
   void fill_volume();
   void free_volume();
   void set_file_error(int error);
-  void set_clock_shift(std::int64_t seconds) { faults_->clock_shift_s = seconds; }
+  void set_clock_shift(std::int64_t seconds) { faults_->block().clock_shift_s = seconds; }
   // The agent has `spare` descriptors left, the listener `spare` KiB of memory. A sanitized agent keeps its
   // descriptors: UndefinedBehaviorSanitizer needs a pipe to check an object's type, and ends without one.
   void limit_descriptors(unsigned spare);
@@ -109,8 +109,8 @@ class StormNode {
   std::unique_ptr<ClusterApi> api_;
   std::unique_ptr<LivenessProbe> liveness_;
   sim::StateFile machine_;
-  FaultBlock* faults_ = nullptr;
-  std::string library_;
+  std::optional<FaultFile> faults_;
+  std::vector<std::string> preload_;  // environment variables
   bool sanitized_ = false;
   bool mounted_ = false;
 

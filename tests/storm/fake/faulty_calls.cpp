@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,21 +56,31 @@ int current_error(bool writes) {
   return error == EROFS && !writes ? 0 : error;
 }
 
+void count_change() {
+  if (block->changes_left.load(std::memory_order_relaxed) < 0) return;
+  if (block->changes_left.fetch_sub(1) == 0) ::kill(::getpid(), SIGKILL);
+}
+
 bool fails(int error) {
   if (error != 0) errno = error;
   return error != 0;
 }
 
+bool is_log(int fd) { return (::fcntl(fd, F_GETFL) & O_APPEND) != 0; }
+
 bool path_fails(const char* path, bool writes) {
-  const int error = current_error(writes);
-  if (error == 0 || path == nullptr || ::strncmp(path, volume, volume_length) != 0) return false;
-  return (path[volume_length] == '/' || path[volume_length] == '\0') && fails(error);
+  if (block == nullptr || path == nullptr || ::strncmp(path, volume, volume_length) != 0) return false;
+  if (path[volume_length] != '/' && path[volume_length] != '\0') return false;
+  if (writes) count_change();
+  return fails(current_error(writes));
 }
 
 bool descriptor_fails(int fd, bool writes) {
   const int error = current_error(writes);
+  const bool counts = writes && block != nullptr && block->changes_left.load(std::memory_order_relaxed) >= 0;
   struct stat status{};
-  if (error == 0 || ::fstat(fd, &status) != 0 || status.st_dev != volume_device) return false;
+  if ((error == 0 && !counts) || ::fstat(fd, &status) != 0 || status.st_dev != volume_device) return false;
+  if (counts && !is_log(fd)) count_change();
   return fails(error);
 }
 

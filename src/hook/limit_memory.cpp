@@ -23,6 +23,8 @@ constexpr std::size_t kMaxNameBytes = 253;
 constexpr std::size_t kMaxProcCgroupBytes = 64u << 10;
 constexpr std::size_t kMaxReasonBytes = 600;
 constexpr const char* kRetried = "; the kubelet tries again";
+// An agent that is updated or restarted is back in a moment.
+constexpr std::chrono::milliseconds kAgentRetry{100};
 
 // The same facts under the names of each runtime.
 struct RuntimeKeys {
@@ -91,16 +93,15 @@ void append_quoted(std::string& out, std::string_view text) {
 }
 
 tl::unexpected<Error> answer_late(std::chrono::milliseconds limit) {
-  return fail(Code::kDeadlineExceeded,
-              "the agent has not answered within " + format_duration(limit) +
-                  ", so no memory limit is in force" + kRetried);
+  return fail(Code::kDeadlineExceeded, "the agent has not answered within " + format_duration(limit) +
+                                           ", so no memory limit is in force" + kRetried);
 }
 
 tl::unexpected<Error> agent_ended(const std::string& socket) {
-  return fail(Code::kUnavailable,
-              "the agent ended before it answered: check that gpulet's Pod of this node runs" +
-                  std::string(kRetried),
-              socket);
+  return fail(
+      Code::kUnavailable,
+      "the agent ended before it answered: check that gpulet's Pod of this node runs" + std::string(kRetried),
+      socket);
 }
 
 // Waits for one of `events`; false at `end`.
@@ -122,9 +123,9 @@ std::optional<std::string> receive_some(int fd) {
   return std::string(buffer.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
 }
 
+// `end` is when `limit` is over.
 Result<std::string> exchange_lines(int fd, std::string_view request, const std::string& socket,
-                                   std::chrono::milliseconds limit) {
-  const auto end = LimitClock::now() + limit;
+                                   std::chrono::milliseconds limit, LimitClock::time_point end) {
   while (!request.empty()) {
     if (!wait_for(fd, POLLOUT, end)) return answer_late(limit);
     const ssize_t sent = ::send(fd, request.data(), request.size(), MSG_NOSIGNAL);
@@ -148,6 +149,20 @@ Result<std::string> exchange_lines(int fd, std::string_view request, const std::
   }
 }
 
+Result<std::string> ask_agent(const std::string& request, const std::string& socket,
+                              std::chrono::milliseconds limit, LimitClock::time_point end) {
+  const auto agent = connect_unix_socket(socket);
+  if (!agent) {
+    return fail(Error(Code::kUnavailable,
+                      "no agent answers (" + agent.error().message() +
+                          "): check that gpulet's Pod of this node runs, with "
+                          "gpulet.fraction.driverLimits" +
+                          kRetried,
+                      socket));
+  }
+  return exchange_lines(agent->get(), request, socket, limit, end);
+}
+
 }  // namespace
 
 Result<NamedContainer> parse_named_container(std::string_view state) {
@@ -164,8 +179,8 @@ Result<NamedContainer> parse_named_container(std::string_view state) {
   GPULET_TRY(check_name("its id", container.id));
   if (container.pid == 0)
     return fail(Code::kInvalidArgument, "the container's state: the pid of its first process is missing");
-  GPULET_TRY(check_name("the annotation with the Pod's UID (io.kubernetes.cri.sandbox-uid)",
-                        container.pod_uid));
+  GPULET_TRY(
+      check_name("the annotation with the Pod's UID (io.kubernetes.cri.sandbox-uid)", container.pod_uid));
   GPULET_TRY(check_name("the annotation with its name (io.kubernetes.cri.container-name)", container.name));
   return container;
 }
@@ -201,8 +216,9 @@ Status parse_limit_answer(std::string_view line) {
     return {};
   });
   if (!read || !json.expect_end() || !allowed)
-    return fail(Code::kInvalidArgument, "the agent's answer is not one of gpulet's: check that agent and "
-                                        "gpulet-hook have the same version");
+    return fail(Code::kInvalidArgument,
+                "the agent's answer is not one of gpulet's: check that agent and "
+                "gpulet-hook have the same version");
   if (*allowed) return {};
   return fail(Code::kPermissionDenied, "no memory limit: " + printable_text(reason, kMaxReasonBytes));
 }
@@ -211,21 +227,18 @@ Status limit_memory(int state_fd, const std::string& socket, const std::string& 
                     std::chrono::milliseconds limit) {
   GPULET_TRY_ASSIGN(const std::string state, read_all(state_fd, "the container's state", kMaxStateBytes));
   GPULET_TRY_ASSIGN(const auto container, parse_named_container(state));
-  GPULET_TRY_ASSIGN(const std::string cgroup,
-                    read_file(host_proc + "/" + std::to_string(container.pid) + "/cgroup",
-                              kMaxProcCgroupBytes));
-  const auto agent = connect_unix_socket(socket);
-  if (!agent) {
-    return fail(Error(Code::kUnavailable, "no agent answers (" + agent.error().message() +
-                                              "): check that gpulet's Pod of this node runs, with "
-                                              "gpulet.fraction.driverLimits" +
-                                              kRetried,
-                      socket));
+  GPULET_TRY_ASSIGN(
+      const std::string cgroup,
+      read_file(host_proc + "/" + std::to_string(container.pid) + "/cgroup", kMaxProcCgroupBytes));
+  const std::string request = limit_request_line(container, unified_cgroup(cgroup));
+  const auto end = LimitClock::now() + limit;
+  for (;;) {
+    const auto answer = ask_agent(request, socket, limit, end);
+    if (answer) return parse_limit_answer(*answer);
+    if (answer.error().code() != Code::kUnavailable || LimitClock::now() + kAgentRetry >= end)
+      return fail(answer.error());
+    ::poll(nullptr, 0, static_cast<int>(kAgentRetry.count()));
   }
-  GPULET_TRY_ASSIGN(const std::string answer,
-                    exchange_lines(agent->get(), limit_request_line(container, unified_cgroup(cgroup)),
-                                   socket, limit));
-  return parse_limit_answer(answer);
 }
 
 }  // namespace gpulet::hook

@@ -45,8 +45,8 @@ std::string limit_request_line(const NamedContainer& container, std::string_view
 Status parse_limit_answer(std::string_view line);
 
 // Reads the state from `state_fd`, sends the line to the agent at `socket` and waits for its answer, at most
-// `limit` in all. Errors: those above; kUnavailable without an agent, or where it ends before it answers;
-// kDeadlineExceeded.
+// `limit` in all. Where there is no agent, or it ends before it answers, the next one is asked. Errors: those
+// above; kUnavailable if there is none until then; kDeadlineExceeded.
 Status limit_memory(int state_fd, const std::string& socket, const std::string& host_proc,
                     std::chrono::milliseconds limit);
 

@@ -163,7 +163,7 @@ class MemoryAuditComponent final : public Component {
     const auto snapshot = present_snapshot();
     if (!snapshot) return {};
     for (const auto& offer : node_.devices->agent()->offers()) {
-      if (offer->resource.name != entry.resource) continue;
+      if (offer->resource.name != resource) continue;
       for (const auto& device : offer->resource.devices) {
         if (device.gpu < snapshot->gpus.size() && snapshot->gpus[device.gpu].uuid == gpu && !device.mig)
           return partition::limit_means_of(offer->resource, device, *snapshot, node_.config);

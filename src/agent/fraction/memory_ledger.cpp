@@ -68,6 +68,13 @@ void MemoryLedger::refresh_pods() {
   refresh();
 }
 
+namespace {
+
+// Other resources of the container have ids of their own.
+bool names_gpu(const DeviceId& id) { return id.str().starts_with("GPU-") || id.str().starts_with("MIG-"); }
+
+}  // namespace
+
 ContainerLimits MemoryLedger::find_limits(const std::string& pod_uid, const std::string& container) const {
   using State = ContainerLimits::State;
   const auto found = std::ranges::find_if(
@@ -88,6 +95,7 @@ ContainerLimits MemoryLedger::find_limits(const std::string& pod_uid, const std:
   }
   ContainerLimits known{.state = State::kKnown, .pod = pod.facts->pod};
   if (!is_limited || held == pod.containers.end()) return known;
+  if (held->second.has_unknown) return refuse("one of its GPUs is not known");
   for (const auto& [uuid, shares] : held->second.shares) {
     // A MIG device holds its memory itself.
     const auto* gpu = snapshot_->find(uuid);
@@ -136,8 +144,12 @@ void MemoryLedger::on_holders(const std::vector<ContainerDevices>& holders) {
     for (const auto& [resource, ids] : container.devices) {
       for (const auto& id : ids) {
         const auto share = metrics::resolve_device_id(id, *snapshot_);
-        if (!share) continue;
+        if (!share && !names_gpu(id)) continue;
         auto& one = held[container.pod][container.container];
+        if (!share) {
+          one.has_unknown = true;
+          continue;
+        }
         one.resource = resource;
         ++one.shares[share->device];
       }

@@ -109,6 +109,7 @@ class MemoryLedger {
   struct HeldContainer {
     ResourceName resource;                  // one of those that it holds
     std::map<DeviceUuid, unsigned> shares;  // by GPU
+    bool has_unknown = false;               // a GPU that the snapshot lacks
     friend bool operator==(const HeldContainer&, const HeldContainer&) = default;
   };
   struct HeldPod {

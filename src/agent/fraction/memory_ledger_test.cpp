@@ -96,6 +96,10 @@ TEST_F(MemoryLedgerTest, RefusesALimitThatItDoesNotKnow) {
   EXPECT_THAT(ledger->find_limits("uid-bad", "main").reason, HasSubstr("gpu-memory"));
   EXPECT_EQ(ledger->find_limits("uid-dark", "main").state, State::kRefused);
   EXPECT_THAT(ledger->find_limits("uid-dark", "main").reason, HasSubstr("GPU-2 is not known"));
+  add_pod("half", "1000", {"GPU-0::1", "GPU-9::0"});
+  refresh();
+  EXPECT_EQ(ledger->find_limits("uid-half", "main").state, State::kRefused) << "no limit on GPU-9";
+  EXPECT_THAT(ledger->find_limits("uid-half", "main").reason, HasSubstr("one of its GPUs is not known"));
 }
 
 // A Pod of the same name, with the same devices: PodResources has no UID.

@@ -68,7 +68,7 @@ TEST_F(LimitMeansTest, TheDriverLimitsWhereItCanAndTheSettingSaysSo) {
   snapshot_.driver.why_no_memory_limits = "it is too old";
   EXPECT_EQ(grade_with(ExceededAction::kNone, sliced), LimitGrade::kNone);
   EXPECT_EQ(common(sliced).no_driver_limit, "it is too old");
-  snapshot_.driver = {.has_memory_limits = true};
+  snapshot_.driver.has_memory_limits = true;
   EXPECT_EQ(grade_with(ExceededAction::kNone, sliced), LimitGrade::kKernel);
   config_.gpulet.fraction.driver_limits = false;
   EXPECT_EQ(grade_with(ExceededAction::kKill, sliced), LimitGrade::kAudited);

@@ -5,8 +5,8 @@
 
 The Pods are unchanged: whatever offers the GPUs serves them (DeviceClass with an extendedResourceName). The agent is killed in the
 middle of each move, and agent and kubelet restart before, between and after. Every running container is looked at the whole time: no
-GPU may be in two of them. No Pod may fail, but those that the kubelet has to admit while the agent is away: it rejects these for every
-device plugin, and they are counted apart.
+GPU may be in two of them. No Pod may fail, but those that the kubelet has to admit while the agent is away, which it rejects for every
+device plugin, and those whose container it was starting when it ended itself: both are counted apart.
 """
 import pathlib
 import sys

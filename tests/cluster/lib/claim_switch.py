@@ -58,7 +58,7 @@ class ClaimSwitch:
         self.kube, self.node = Kube(state), Node(state, 1, "hgx-h100")
         self.random = random.Random(seed)
         self.total, self.created = pods, 0
-        self.succeeded, self.by_claims, self.rejected, self.failed = 0, 0, 0, []
+        self.succeeded, self.by_claims, self.rejected, self.cancelled, self.failed = 0, 0, 0, 0, []
         self.during, self.killed = "before the first move", 0.0
 
     def write_config(self, rules):
@@ -117,6 +117,8 @@ class ClaimSwitch:
                 self.by_claims += "extendedResourceClaimStatus" in status
             elif self.is_without_agent(status):
                 self.rejected += 1
+            elif self.is_cancelled(status):
+                self.cancelled += 1
             else:
                 containers = [one.get("state") for one in status.get("containerStatuses", [])]
                 self.failed.append(name)
@@ -131,10 +133,16 @@ class ClaimSwitch:
         began = calendar.timegm(time.strptime(status["startTime"], "%Y-%m-%dT%H:%M:%SZ"))
         return self.killed - 1 <= began <= self.killed + AGENT_AWAY_S
 
+    def is_cancelled(self, status):
+        """Whether the kubelet ended while containerd started the container for it, which is not tried again with restartPolicy Never."""
+        ended = [one["state"].get("terminated", {}) for one in status.get("containerStatuses", [])]
+        return self.during == "the kubelet restarts" and any(
+            one.get("reason") == "StartError" and one.get("message", "").endswith("context canceled") for one in ended)
+
     def run(self):
         waiting = collections.deque(self.disturbances())
         last, last_change = 0, time.monotonic()
-        while (done := self.succeeded + self.rejected + len(self.failed)) < self.total:
+        while (done := self.succeeded + self.rejected + self.cancelled + len(self.failed)) < self.total:
             left = self.collect()
             for _ in range(min(PODS_AT_ONCE - left, self.total - self.created)):
                 self.create()
@@ -168,7 +176,7 @@ def inside(state, pods, seed):
     sampler.ended.set()
     sampler.join()
     print(f"{switch.succeeded} Pods succeeded in {time.monotonic() - started:.0f} s, {switch.by_claims} of them by claims; the kubelet rejected "
-          f"{switch.rejected} while there was no agent; {sampler.samples} samples, "
+          f"{switch.rejected} while there was no agent, and cancelled {switch.cancelled} starts when it ended; {sampler.samples} samples, "
           f"{sampler.busy / max(sampler.samples, 1):.1f} GPUs busy in the mean")
     problems += [f"one GPU in two containers: {double}" for double in sorted(sampler.double)]
     problems += [f"{len(switch.failed)} Pods failed"] if switch.failed else []

@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/temporary_files.h"
 #include "dra/nvidia_checkpoint.h"
 
 namespace gpulet::dra {
@@ -85,6 +86,7 @@ Result<std::unique_ptr<ClaimController>> ClaimController::start_controller(Loop&
   GPULET_TRY_ASSIGN(auto loaded, controller->store_.load_records());
   for (const auto& error : loaded.errors) log::error("the record of a claim is ignored", error);
   controller->records_ = std::move(loaded.records);
+  remove_temporary_files(controller->settings_.cdi_directory, std::string(kClaimCdiVendor) + "-", ".json");
   import_nvidia_checkpoint(controller->settings_.nvidia_checkpoint, controller->store_, controller->records_);
   controller->update_daemons();
   std::vector<std::string> ending;

@@ -14,6 +14,7 @@
 #include "base/dns_name.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/temporary_files.h"
 #include "dra/claim.h"
 #include "dra/json_object.h"
 
@@ -24,7 +25,6 @@ using nlohmann::json;
 
 constexpr std::int64_t kRecordVersion = 1;
 constexpr std::string_view kSuffix = ".json";
-constexpr std::string_view kTemporaryMark = ".json.tmp.";  // of write_file_atomic
 constexpr mode_t kRecordMode = 0600;
 constexpr std::int64_t kWholePercentage = 100;
 
@@ -217,7 +217,7 @@ Result<RecordStore::Loaded> RecordStore::load_records() const {
   if (error == std::errc::no_such_file_or_directory) return loaded;
   for (; !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
     std::string name = it->path().filename().string();
-    if (name.find(kTemporaryMark) != std::string::npos) {
+    if (is_temporary_file(name, kSuffix)) {
       ::unlink(it->path().c_str());
     } else if (name.ends_with(kSuffix)) {
       names.push_back(std::move(name));

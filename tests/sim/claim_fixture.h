@@ -88,8 +88,10 @@ class ClaimNodeTest : public NodeTest {
   // What the kubelet does as soon as it sees the socket.
   void register_driver(const char* pod) {
     ASSERT_TRUE(becomes_true([&] { return std::filesystem::exists(registration(pod)); }));
-    auto stub = pluginregistration::Registration::NewStub(
-        grpc::CreateChannel("unix:" + registration(pod), grpc::InsecureChannelCredentials()));
+    grpc::ChannelArguments impatient;  // the agent may not listen yet
+    impatient.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 20);
+    auto stub = pluginregistration::Registration::NewStub(grpc::CreateCustomChannel(
+        "unix:" + registration(pod), grpc::InsecureChannelCredentials(), impatient));
     grpc::ClientContext first, second;
     first.set_wait_for_ready(true);
     pluginregistration::PluginInfo info;

@@ -13,6 +13,7 @@
 #include "agent/fraction/limit_request.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/temporary_files.h"
 #include "dra/json_object.h"
 
 namespace gpulet::agent {
@@ -20,7 +21,6 @@ namespace {
 
 constexpr std::int64_t kLimitRecordVersion = 1;
 constexpr std::string_view kLimitRecordSuffix = ".json";
-constexpr std::string_view kLimitRecordTemporary = ".json.tmp.";  // of write_file_atomic
 constexpr mode_t kLimitRecordMode = 0600;
 
 Result<std::map<DeviceUuid, Bytes>> read_limits(const dra::JsonObject& record) {
@@ -88,7 +88,7 @@ Result<LimitRecordStore::Loaded> LimitRecordStore::load_records() const {
   if (error == std::errc::no_such_file_or_directory) return loaded;
   for (; !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
     std::string name = it->path().filename().string();
-    if (name.find(kLimitRecordTemporary) != std::string::npos) {
+    if (is_temporary_file(name, kLimitRecordSuffix)) {
       ::unlink(it->path().c_str());
     } else if (name.ends_with(kLimitRecordSuffix)) {
       names.push_back(std::move(name));

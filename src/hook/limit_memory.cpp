@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "base/unified_cgroup.h"
 #include "hook/container.h"
 #include "hook/json_reader.h"
 #include "hook/requirements.h"
@@ -183,14 +184,6 @@ Result<NamedContainer> parse_named_container(std::string_view state) {
       check_name("the annotation with the Pod's UID (io.kubernetes.cri.sandbox-uid)", container.pod_uid));
   GPULET_TRY(check_name("the annotation with its name (io.kubernetes.cri.container-name)", container.name));
   return container;
-}
-
-std::string unified_cgroup(std::string_view cgroup_file) {
-  constexpr std::string_view kUnified = "0::";
-  for (const auto& line : text::split(cgroup_file, '\n')) {
-    if (text::starts_with(line, kUnified)) return line.substr(kUnified.size());
-  }
-  return {};
 }
 
 std::string limit_request_line(const NamedContainer& container, std::string_view cgroup) {

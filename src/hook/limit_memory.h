@@ -33,10 +33,6 @@ struct NamedContainer {
 // or the annotations of two runtimes differ: one of them is the Pod's own.
 Result<NamedContainer> parse_named_container(std::string_view state);
 
-// The path of a process in the cgroup v2 hierarchy ("0::/kubepods.slice/…" → "/kubepods.slice/…"); empty
-// where the host has none. `cgroup_file`: /proc/PID/cgroup.
-std::string unified_cgroup(std::string_view cgroup_file);
-
 // The line that asks the agent, with its newline. Pure.
 std::string limit_request_line(const NamedContainer& container, std::string_view cgroup);
 

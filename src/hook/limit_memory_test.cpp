@@ -184,11 +184,6 @@ TEST(NamedContainerTest, IsNamedByTheRuntimeOnly) {
   EXPECT_THAT(forged.error().message(), AllOf(HasSubstr("'big'"), HasSubstr("'main'")));
 }
 
-TEST(NamedContainerTest, FindsTheUnifiedCgroup) {
-  EXPECT_EQ(unified_cgroup("12:memory:/a\n0::/b:c\n"), "/b:c");
-  EXPECT_EQ(unified_cgroup("12:memory:/a\n"), "");
-}
-
 TEST(LimitMemoryCommand, IsACommandOfItsOwn) {
   const auto parsed = parse_command({"gpulet-hook", "limit-memory", "--socket=/run/a.sock"});
   ASSERT_TRUE(parsed);

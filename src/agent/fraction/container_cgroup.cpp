@@ -8,20 +8,13 @@
 #include "base/file.h"
 #include "base/file_watch.h"
 #include "base/text.h"
+#include "base/unified_cgroup.h"
 
 namespace gpulet::agent {
 namespace {
 
 constexpr std::size_t kMaxCgroupEventsBytes = 4096;
 constexpr std::string_view kParentPart = "/..";
-
-std::string unified_path(std::string_view cgroup_file) {
-  constexpr std::string_view kUnifiedPrefix = "0::";
-  for (const auto& line : text::split(cgroup_file, '\n')) {
-    if (text::starts_with(line, kUnifiedPrefix)) return line.substr(kUnifiedPrefix.size());
-  }
-  return {};
-}
 
 bool is_clean_path(std::string_view path) {
   if (!text::starts_with(path, "/")) return false;
@@ -46,7 +39,7 @@ Result<ContainerCgroup> find_container_cgroup(unsigned pid, const std::string& r
     return fail(Code::kNotFound,
                 "the agent cannot see it: its Pod needs hostPID (" + file.error().message() + ")", about);
   }
-  const auto shown = unified_path(*file);
+  const auto shown = unified_cgroup(*file);
   if (shown.empty()) return fail(Code::kUnsupported, "memory limits of the driver need cgroup v2", about);
   std::string_view below = shown;
   while (text::starts_with(below, kParentPart)) below.remove_prefix(kParentPart.size());

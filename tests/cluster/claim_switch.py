@@ -4,9 +4,10 @@
   tests/cluster/claim_switch.py [--pods 500] [--seed N]   ends in `N passed, N failed`
 
 The Pods are unchanged: whatever offers the GPUs serves them (DeviceClass with an extendedResourceName). The agent is killed in the
-middle of each move, and agent and kubelet restart before, between and after. Every running container is looked at the whole time: no
-GPU may be in two of them. No Pod may fail, but those that the kubelet has to admit while the agent is away, which it rejects for every
-device plugin, and those whose container it was starting when it ended itself: both are counted apart.
+middle of each move, agent and kubelet restart before, between and after, and the API server is away for a minute. Every running
+container is looked at the whole time: no GPU may be in two of them. No Pod may fail, but those that the kubelet has to admit while the
+agent is away, which it rejects for every device plugin, and those whose container it was starting when it ended itself: both are
+counted apart.
 """
 import pathlib
 import sys

@@ -17,6 +17,7 @@ GPUS = 8
 PODS_AT_ONCE = 20  # more than the node has GPUs for
 STALL_S = 120
 AGENT_AWAY_S = 3  # from its kill until the kubelet has its list, on a busy machine
+API_AWAY_S = 60
 SAMPLE_INTERVAL_S = 0.02
 ALL_BY_PLUGIN = "{whole: {}, offer: devicePlugin}"
 ALL_BY_CLAIMS = ""
@@ -89,11 +90,17 @@ class ClaimSwitch:
         time.sleep(self.random.uniform(0, 5))  # part of the disturbance
         self.restart_agent()
 
+    def take_api_server_away(self):
+        self.node.testbed("apiserver", "stop")
+        time.sleep(API_AWAY_S)  # the disturbance
+        self.node.testbed("apiserver", "start")
+
     def disturbances(self):
         """(share of the Pods that have ended, what happens then)"""
         return [(0.05, "the agent restarts", self.restart_agent),
                 (0.10, "the kubelet restarts", self.node.restart_kubelet),
                 (0.20, "the GPUs move to claims", lambda: self.move(ALL_BY_CLAIMS)),
+                (0.30, "the API server is away", self.take_api_server_away),
                 (0.40, "the agent restarts", self.restart_agent),
                 (0.45, "the kubelet restarts", self.node.restart_kubelet),
                 (0.60, "the GPUs move to the device plugin", lambda: self.move(ALL_BY_PLUGIN)),

@@ -40,7 +40,8 @@ class FeatureGateChecks:
 
     def restart_api_server(self, *gates):
         started = time.monotonic()
-        self.node.testbed("apiserver", *([f"--feature-gates={','.join(gates)}"] if gates else []))
+        self.node.testbed("apiserver", "stop")
+        self.node.testbed("apiserver", "start", *([f"--feature-gates={','.join(gates)}"] if gates else []))
         print(f"   the API server is back after {time.monotonic() - started:.1f} s", flush=True)
 
     def wait_offer(self, what, is_offered):

@@ -1,6 +1,6 @@
 # Everyday commands: `make help` lists them. CMakePresets.json and scripts/ implement them.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-gpu lint fuzz bench scale preemption node-autoscaling reboots claim-switch claim-scale claim-updates memory-audit soak storm claim-storm exits daily-peak operators workloads image image-operator image-arm64 image-docker package package-arm64 manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-workloads bootstrap-test
+.PHONY: help build demo test test-gpu lint fuzz bench scale preemption node-autoscaling reboots claim-switch claim-scale claim-updates memory-audit soak storm claim-storm limit-storm exits daily-peak operators workloads image image-operator image-arm64 image-docker package package-arm64 manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-workloads bootstrap-test
 export GPULET_CACHE ?= $(HOME)/.cache/gpulet
 OUT := out
 JOBS ?= $(shell nproc)
@@ -81,6 +81,10 @@ storm: bootstrap-test build ## as root, inject faults at every step of what an a
 claim-storm: bootstrap-test ## prepare and unprepare claims in memory under random faults and kills: SEEDS=1000, or one SEED=N
 	@JOBS=$(JOBS) scripts/build asan tests_seeded_test
 	@$(if $(SEED),SEED=$(SEED),SEEDS=$(or $(SEEDS),1000)) $(OUT)/build/asan/tests/tests_seeded_test --gtest_filter='ClaimStorm.*'
+
+limit-storm: bootstrap-test ## start containers with memory limits of the driver, in memory, under random faults and kills: SEEDS=1000
+	@JOBS=$(JOBS) scripts/build asan tests_seeded_test
+	@SEEDS=$(or $(SEEDS),1000) $(OUT)/build/asan/tests/tests_seeded_test --gtest_filter='LimitStorm.*'
 
 exits: bootstrap-test build ## run list, topo, place, mig plan and mig apply RUNS (100,000) times each and count exit codes (an hour)
 	@nice tests/exits/run.py $(if $(RUNS),--runs $(RUNS))

@@ -4,7 +4,7 @@
 // a cgroup that is gone, or dmem, which does not.
 //
 // No container runs its first instruction without the limits of its Pod, as the driver then has them; at the
-// end no limit and no record is left.
+// end no limit and no record is left. `make limit-storm` runs 1,000 seeds.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 

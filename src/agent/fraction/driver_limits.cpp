@@ -22,6 +22,11 @@ void DriverLimits::follow_config() {
   if (!settings.driver_limits || directory_ != settings.limit_dir) socket_.reset();
   problem_.clear();
   if (!service_ || directory_ != settings.limit_dir) {
+    // Of limits in force, which the next service clears with their containers.
+    if (service_) {
+      const auto moved = LimitRecordStore(directory_).move_records(LimitRecordStore(settings.limit_dir));
+      if (!moved) log::warning("cannot move the records of memory limits", moved.error());
+    }
     directory_ = settings.limit_dir;
     service_.emplace(service_ports(), LimitRecordStore(directory_));
     if (is_driver_there_) service_->restore_limits();

@@ -76,6 +76,15 @@ Result<LimitRecord> parse_limit_record(std::string_view text) {
   return record;
 }
 
+Status LimitRecordStore::move_records(const LimitRecordStore& to) const {
+  GPULET_TRY_ASSIGN(const Loaded loaded, load_records());
+  for (const auto& record : loaded.records) {
+    GPULET_TRY(to.write_record(record));
+    GPULET_TRY(remove_record(record.container_id));
+  }
+  return {};
+}
+
 std::string LimitRecordStore::path_of(std::string_view container_id) const {
   return directory_ + "/" + std::string(container_id) + std::string(kLimitRecordSuffix);
 }

@@ -48,6 +48,9 @@ class LimitRecordStore {
   Status write_record(const LimitRecord& record) const;
   // No error where there is none.
   Status remove_record(std::string_view container_id) const;
+  // Each record is in one of the two at any time, or in both. Errors: those of the other members; what came
+  // before is moved.
+  Status move_records(const LimitRecordStore& to) const;
 
  private:
   std::string path_of(std::string_view container_id) const;

@@ -369,5 +369,15 @@ TEST_F(LimitServiceTest, RecordsAreReadAsTheyAreWritten) {
   EXPECT_EQ(LimitRecordStore(root + "/none").load_records()->records.size(), 0u);
 }
 
+TEST_F(LimitServiceTest, RecordsMoveToAnotherDirectory) {
+  const LimitRecordStore from(root), to(root + "/next/limits");
+  EXPECT_TRUE(LimitRecordStore(root + "/none").move_records(to));
+  ASSERT_TRUE(from.write_record(record_of(kFirstId)));
+  ASSERT_TRUE(from.write_record(record_of(kSecondId)));
+  EXPECT_TRUE(from.move_records(to));
+  EXPECT_EQ(from.load_records()->records.size(), 0u);
+  EXPECT_EQ(to.load_records()->records, (std::vector{record_of(kFirstId), record_of(kSecondId)}));
+}
+
 }  // namespace
 }  // namespace gpulet::agent

@@ -207,9 +207,9 @@ void DeviceService::Impl::answer_call(Unary<Request, Response>* call, Compute<Re
                     held.may_be_held(call->slot->name, given_devices(call->request, call->response));
   if (!asks) return finish_call(call, compute, status);
   const auto number = next_call++;
-  waiting[number] = {
-      .resume = [this, call, compute](const auto& containers) { answer_again(call, compute, containers); },
-      .drop = [call] { delete call; }};
+  waiting[number] = {.resume = [this, call, compute](
+                                   const auto& containers) { this->answer_again(call, compute, containers); },
+                     .drop = [call] { delete call; }};
   ask_holders(number);
 }
 

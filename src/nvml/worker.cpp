@@ -214,13 +214,14 @@ void Worker::State::watch_first_call(const std::shared_ptr<Slot>& slot) {
   const auto first =
       std::ranges::find_if(running, [&](const auto& entry) { return entry.second.slot == slot; });
   if (first == running.end() || first->second.began) return;
-  auto& [id, one] = *first;
+  const auto id = first->first;
+  auto& one = first->second;
   const auto weak = weak_from_this();
   one.began = loop.now();
-  one.slow_timer = loop.after(kSlowCallLimit, [weak, id = id] {
+  one.slow_timer = loop.after(kSlowCallLimit, [weak, id] {
     if (const auto self = weak.lock()) self->set_aside(id);
   });
-  one.deadline_timer = loop.after(one.call.deadline, [weak, id = id] {
+  one.deadline_timer = loop.after(one.call.deadline, [weak, id] {
     if (const auto self = weak.lock()) self->abandon(id);
   });
 }

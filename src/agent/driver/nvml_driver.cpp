@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "agent/driver/memory_limits.h"
 #include "agent/health/evidence_reader.h"
 #include "nvml/return_codes.h"
 #include "nvml/session.h"

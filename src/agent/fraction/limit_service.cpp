@@ -141,8 +141,9 @@ void LimitService::set_next(const std::string& id, std::size_t index) {
     if (std::exchange(limited.is_again_due, false)) return set_next(id, 0);
     return finish_setting(id);
   }
-  const auto& [gpu, limit] = *std::next(limited.record.limits.begin(), static_cast<std::ptrdiff_t>(index));
-  ports_.set_limit(gpu, limited.record.cgroup, limit,
+  const auto entry = std::next(limited.record.limits.begin(), static_cast<std::ptrdiff_t>(index));
+  const DeviceUuid& gpu = entry->first;
+  ports_.set_limit(gpu, limited.record.cgroup, entry->second,
                    [this, id, index, gpu = gpu, alive = lifetime_.watch()](const Status& result) {
                      if (!alive) return;
                      if (result) return set_next(id, index + 1);

@@ -14,7 +14,6 @@
 #include "base/dns_name.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "base/temporary_files.h"
 #include "dra/claim.h"
 #include "dra/json_object.h"
 
@@ -24,8 +23,6 @@ namespace {
 using nlohmann::json;
 
 constexpr std::int64_t kRecordVersion = 1;
-constexpr std::string_view kSuffix = ".json";
-constexpr mode_t kRecordMode = 0600;
 constexpr std::int64_t kWholePercentage = 100;
 
 Result<unsigned> required_number(const JsonObject& object, const char* name) {
@@ -205,43 +202,19 @@ Result<ClaimRecord> parse_record(std::string_view text) {
 
 bool is_valid_uid(std::string_view uid) { return is_dns_label(uid); }
 
-std::string RecordStore::record_path(std::string_view uid) const {
-  return directory_ + "/" + std::string(uid) + std::string(kSuffix);
-}
-
 Result<RecordStore::Loaded> RecordStore::load_records() const {
   Loaded loaded;
-  std::vector<std::string> names;
-  std::error_code error;
-  auto it = std::filesystem::directory_iterator(directory_, error);
-  if (error == std::errc::no_such_file_or_directory) return loaded;
-  for (; !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
-    std::string name = it->path().filename().string();
-    if (is_temporary_file(name, kSuffix)) {
-      ::unlink(it->path().c_str());
-    } else if (name.ends_with(kSuffix)) {
-      names.push_back(std::move(name));
-    }
-    if (names.size() > kMaxRecords) {
-      return fail(Code::kInvalidArgument, "expected at most " + std::to_string(kMaxRecords) + " records",
-                  directory_);
-    }
-  }
-  if (error) return fail(errno_error("cannot read the directory", error.value(), directory_));
-  std::ranges::sort(names);
-  for (const auto& name : names) {
-    const std::string path = directory_ + "/" + name;
-    const auto text = read_file(path, kMaxRecordBytes);
-    auto record = text ? parse_record(*text) : fail(text.error());
-    if (record && record->uid + std::string(kSuffix) != name) {
-      record = fail(Code::kInvalidArgument, "uid: expected the file's name, found \"" + record->uid + "\"");
-    }
-    if (!record) {
-      loaded.errors.emplace_back(record.error().code(), record.error().message(), path);
-      continue;
-    }
-    loaded.records.emplace(record->uid, std::move(*record));
-  }
+  GPULET_TRY_ASSIGN(loaded.errors,
+                    files_.read_files(kMaxRecords, kMaxRecordBytes,
+                                      [&](const std::string& id, std::string_view text) -> Status {
+                                        GPULET_TRY_ASSIGN(auto record, parse_record(text));
+                                        if (record.uid != id)
+                                          return fail(
+                                              Code::kInvalidArgument,
+                                              "uid: expected the file's name, found \"" + record.uid + "\"");
+                                        loaded.records.emplace(id, std::move(record));
+                                        return {};
+                                      }));
   return loaded;
 }
 
@@ -254,14 +227,12 @@ Status RecordStore::write_record(const ClaimRecord& record) const {
   if (!is_valid_uid(record.uid)) {
     return fail(Code::kInvalidArgument, "the uid of a claim is not valid: \"" + record.uid + "\"");
   }
-  return write_file_atomic(record_path(record.uid), record_json(record), kRecordMode);
+  return files_.write_file(record.uid, record_json(record));
 }
 
 Status RecordStore::remove_record(std::string_view uid) const {
   if (!is_valid_uid(uid)) return {};
-  const std::string path = record_path(uid);
-  if (::unlink(path.c_str()) == 0 || errno == ENOENT) return {};
-  return fail(errno_error("cannot remove the record of a claim", errno, path));
+  return files_.remove_file(uid);
 }
 
 const ClaimRecord* find_holder(const std::map<std::string, ClaimRecord>& records, const DeviceUuid& device,

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/record_files.h"
 #include "base/result.h"
 #include "base/types.h"
 #include "dra/partition.h"
@@ -83,7 +84,7 @@ bool is_valid_uid(std::string_view uid);
 // The records of one directory. Loop's thread only; each member does a few file operations.
 class RecordStore {
  public:
-  explicit RecordStore(std::string directory) : directory_(std::move(directory)) {}
+  explicit RecordStore(std::string directory) : files_(std::move(directory)) {}
 
   struct Loaded {
     std::map<std::string, ClaimRecord> records;  // by uid
@@ -100,9 +101,7 @@ class RecordStore {
   Status remove_record(std::string_view uid) const;
 
  private:
-  std::string record_path(std::string_view uid) const;
-
-  std::string directory_;
+  RecordFiles files_;
 };
 
 // The record, other than that of the claim `uid`, whose hold of the device keeps that claim off, which gets a

@@ -1,27 +1,17 @@
 #include "agent/fraction/limit_records.h"
 
-#include <unistd.h>
-
-#include <algorithm>
-#include <cerrno>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "agent/fraction/limit_request.h"
-#include "base/file.h"
 #include "base/json.h"
-#include "base/temporary_files.h"
 #include "dra/json_object.h"
 
 namespace gpulet::agent {
 namespace {
 
 constexpr std::int64_t kLimitRecordVersion = 1;
-constexpr std::string_view kLimitRecordSuffix = ".json";
-constexpr mode_t kLimitRecordMode = 0600;
 
 Result<std::map<DeviceUuid, Bytes>> read_limits(const dra::JsonObject& record) {
   std::map<DeviceUuid, Bytes> limits;
@@ -85,41 +75,19 @@ Status LimitRecordStore::move_records(const LimitRecordStore& to) const {
   return {};
 }
 
-std::string LimitRecordStore::path_of(std::string_view container_id) const {
-  return directory_ + "/" + std::string(container_id) + std::string(kLimitRecordSuffix);
-}
-
 Result<LimitRecordStore::Loaded> LimitRecordStore::load_records() const {
   Loaded loaded;
-  std::vector<std::string> names;
-  std::error_code error;
-  auto it = std::filesystem::directory_iterator(directory_, error);
-  if (error == std::errc::no_such_file_or_directory) return loaded;
-  for (; !error && it != std::filesystem::directory_iterator(); it.increment(error)) {
-    std::string name = it->path().filename().string();
-    if (is_temporary_file(name, kLimitRecordSuffix)) {
-      ::unlink(it->path().c_str());
-    } else if (name.ends_with(kLimitRecordSuffix)) {
-      names.push_back(std::move(name));
-    }
-    if (names.size() > kMaxLimitRecords)
-      return fail(Code::kInvalidArgument, "expected at most " + std::to_string(kMaxLimitRecords) + " records",
-                  directory_);
-  }
-  if (error) return fail(errno_error("cannot read the directory", error.value(), directory_));
-  std::ranges::sort(names);
-  for (const auto& name : names) {
-    const std::string path = directory_ + "/" + name;
-    const auto text = read_file(path, kMaxLimitRecordBytes);
-    auto record = text ? parse_limit_record(*text) : fail(text.error());
-    if (record && record->container_id + std::string(kLimitRecordSuffix) != name)
-      record = fail(Code::kInvalidArgument, "id: expected the file's name, found " + record->container_id);
-    if (record) {
-      loaded.records.push_back(std::move(*record));
-    } else {
-      loaded.errors.emplace_back(record.error().code(), record.error().message(), path);
-    }
-  }
+  GPULET_TRY_ASSIGN(loaded.errors,
+                    files_.read_files(kMaxLimitRecords, kMaxLimitRecordBytes,
+                                      [&](const std::string& id, std::string_view text) -> Status {
+                                        GPULET_TRY_ASSIGN(auto record, parse_limit_record(text));
+                                        if (record.container_id != id)
+                                          return fail(
+                                              Code::kInvalidArgument,
+                                              "id: expected the file's name, found " + record.container_id);
+                                        loaded.records.push_back(std::move(record));
+                                        return {};
+                                      }));
   return loaded;
 }
 
@@ -127,14 +95,12 @@ Status LimitRecordStore::write_record(const LimitRecord& record) const {
   if (!is_container_id(record.container_id))
     return fail(Code::kInvalidArgument,
                 "the id of a container is not valid: \"" + record.container_id + "\"");
-  return write_file_atomic(path_of(record.container_id), limit_record_json(record), kLimitRecordMode);
+  return files_.write_file(record.container_id, limit_record_json(record));
 }
 
 Status LimitRecordStore::remove_record(std::string_view container_id) const {
   if (!is_container_id(container_id)) return {};
-  const std::string path = path_of(container_id);
-  if (::unlink(path.c_str()) == 0 || errno == ENOENT) return {};
-  return fail(errno_error("cannot remove the record of a container's memory limit", errno, path));
+  return files_.remove_file(container_id);
 }
 
 }  // namespace gpulet::agent

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/record_files.h"
 #include "base/result.h"
 #include "base/types.h"
 
@@ -35,7 +36,7 @@ Result<LimitRecord> parse_limit_record(std::string_view json);
 // The records of one directory. Loop's thread only; each member does a few file operations.
 class LimitRecordStore {
  public:
-  explicit LimitRecordStore(std::string directory) : directory_(std::move(directory)) {}
+  explicit LimitRecordStore(std::string directory) : files_(std::move(directory)) {}
 
   struct Loaded {
     std::vector<LimitRecord> records;  // by container id
@@ -53,9 +54,7 @@ class LimitRecordStore {
   Status move_records(const LimitRecordStore& to) const;
 
  private:
-  std::string path_of(std::string_view container_id) const;
-
-  std::string directory_;
+  RecordFiles files_;
 };
 
 }  // namespace gpulet::agent

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "agent/driver/gpu_lookup.h"
 #include "base/log.h"
 #include "nvml/session.h"
 
@@ -136,9 +137,7 @@ void DriverEvents::register_one(const Target& gpu) {
         const auto held = session.lock();
         const auto target = set.lock();
         if (!held || !target) return fail(session_closed());
-        GPULET_TRY_ASSIGN(const auto device, held->device(gpu.index));
-        GPULET_TRY_ASSIGN(const auto uuid, held->device_uuid(device));
-        if (uuid != gpu.uuid) return fail(Code::kNotFound, "another GPU has replaced it", gpu.uuid.str());
+        GPULET_TRY_ASSIGN(const auto device, find_gpu_at(*held, gpu.index, gpu.uuid));
         GPULET_TRY_ASSIGN(const auto types, target->register_device(device, subscribed_event_types()));
         return EventRegistration{device, types};
       },

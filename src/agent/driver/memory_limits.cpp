@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "agent/driver/gpu_lookup.h"
 #include "base/file.h"
 #include "base/process.h"
 #include "nvml/memory_limits.h"
@@ -16,19 +17,12 @@ constexpr std::size_t kMaxParameterBytes = 64 << 10;
 // Work on one GPU that the driver still has at that index.
 using LimiterWork = std::function<Status(const nvml::MemoryLimiter&)>;
 
-Result<nvml::Device> find_limited_gpu(const nvml::Session& session, unsigned index, const DeviceUuid& gpu) {
-  GPULET_TRY_ASSIGN(const auto device, session.device(index));
-  GPULET_TRY_ASSIGN(const auto uuid, session.device_uuid(device));
-  if (uuid != gpu) return fail(Code::kNotFound, "another GPU has its place", gpu.str());
-  return device;
-}
-
 void run_limiter_work(NvmlDriver& driver, const DeviceUuid& gpu, const std::string& what, LimiterWork work,
                       std::function<void(Status)> done) {
   driver.run_on_gpu<bool>(
       gpu, what, kMemoryLimitDeadline,
       [gpu, work = std::move(work)](const NvmlDriver::SessionPtr& session, unsigned index) -> Result<bool> {
-        GPULET_TRY_ASSIGN(const auto device, find_limited_gpu(*session, index, gpu));
+        GPULET_TRY_ASSIGN(const auto device, find_gpu_at(*session, index, gpu));
         GPULET_TRY(work(nvml::MemoryLimiter(*session, device)));
         return true;
       },

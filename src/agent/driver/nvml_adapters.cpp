@@ -1,5 +1,6 @@
 #include "agent/driver/nvml_adapters.h"
 
+#include "agent/driver/gpu_lookup.h"
 #include "mig/apply.h"
 #include "mig/hardware.h"
 
@@ -45,9 +46,7 @@ constexpr Duration kMemoryReadingLimit = std::chrono::seconds(2);
 Result<GpuMemoryReading> read_memory_of(const nvml::Session& session, std::optional<unsigned> index,
                                         const GpuMemoryQuestion& question) {
   if (!index) return fail(Code::kNotFound, "the driver no longer lists this GPU", question.gpu.str());
-  GPULET_TRY_ASSIGN(const auto device, session.device(*index));
-  GPULET_TRY_ASSIGN(const auto uuid, session.device_uuid(device));
-  if (uuid != question.gpu) return fail(Code::kNotFound, "another GPU has its place", question.gpu.str());
+  GPULET_TRY_ASSIGN(const auto device, find_gpu_at(session, *index, question.gpu));
   const nvml::Usage usage(session, device);
   GpuMemoryReading reading;
   // Before the processes: what changes in between is a change at the next reading. Where the driver does not

@@ -148,4 +148,12 @@ inline std::unique_ptr<Machine> small_machine(std::uint32_t gpu_count) {
   return machine;
 }
 
+// With a driver that limits the memory of cgroups.
+inline std::unique_ptr<Machine> machine_with_memory_limits(MemoryBackend backend) {
+  auto machine = small_machine(2);
+  set_text(machine->driver.version, "615.71.09");
+  machine->memory.mode = backend;
+  return machine;
+}
+
 }  // namespace gpulet::sim

@@ -44,6 +44,11 @@ class SlicePublisherTest : public k8s::ApiTest {
     if (tainted) all[*tainted].taints = {{"gpu.nvidia.com/xid", "79", TaintEffect::kNoSchedule}};
     return all;
   }
+  static void share(Device& device) {
+    device.allows_multiple = true;
+    device.capacity = {{"memory", 8}, {"shares", 4}};
+    device.policies = {{"shares", {.standard = 1, .min = 1, .max = 4, .step = 1}}};
+  }
   void publish(std::vector<Device> all, std::vector<CounterSet> sets = {}) {
     call_on_loop([&] { publisher_->set_devices(std::move(all), std::move(sets)); });
   }
@@ -202,9 +207,7 @@ TEST_F(SlicePublisherTest, OffersNoPartitionsWhereCountersAreDroppedOrRefused) {
 
 TEST_F(SlicePublisherTest, OffersWholeGpusWhereSharesAreDropped) {
   auto all = devices(2);
-  all[1].allows_multiple = true;
-  all[1].capacity = {{"memory", 8}, {"shares", 4}};
-  all[1].policies = {{"shares", {.standard = 1, .min = 1, .max = 4, .step = 1}}};
+  share(all[1]);
   const auto shown = [this] {
     Device second;
     call_on_loop([&] {
@@ -235,9 +238,7 @@ TEST_F(SlicePublisherTest, OffersWholeGpusWhereSharesAreDropped) {
 TEST_F(SlicePublisherTest, UsesAGateThatIsOnWhenTheApiServerIsBack) {
   auto all = devices(4, 1);
   all[2].consumes = {{"gpu-2-counter-set", {{"memory", 1}}}};
-  all[3].allows_multiple = true;
-  all[3].capacity = {{"memory", 8}, {"shares", 4}};
-  all[3].policies = {{"shares", {.standard = 1, .min = 1, .max = 4, .step = 1}}};
+  share(all[3]);
   const std::vector<CounterSet> sets = {{"gpu-2-counter-set", {{"memory", 2}}}};
   store_.drops_taints = store_.drops_counters = store_.drops_shares = true;
   begin();

@@ -9,16 +9,9 @@
 namespace gpulet::nvml {
 namespace {
 
-std::unique_ptr<sim::Machine> machine_with_limits(sim::MemoryBackend backend) {
-  auto machine = sim::small_machine(2);
-  sim::set_text(machine->driver.version, "615.71.09");
-  machine->memory.mode = backend;
-  return machine;
-}
-
 class MemoryLimiterTest : public DriverTest, public testing::WithParamInterface<sim::MemoryBackend> {
  protected:
-  MemoryLimiterTest() : DriverTest(*machine_with_limits(GetParam())) {
+  MemoryLimiterTest() : DriverTest(*sim::machine_with_memory_limits(GetParam())) {
     std::filesystem::create_directories(cgroup());
   }
   std::string cgroup() const { return root_.sim_root() + "/cgroup/pod"; }

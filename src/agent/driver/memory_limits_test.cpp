@@ -11,13 +11,6 @@
 namespace gpulet::agent {
 namespace {
 
-std::unique_ptr<sim::Machine> machine_of_615(sim::MemoryBackend backend) {
-  auto machine = sim::small_machine(2);
-  sim::set_text(machine->driver.version, "615.71.09");
-  machine->memory.mode = backend;
-  return machine;
-}
-
 class MemoryLimitsTest : public testing::TestWithParam<sim::MemoryBackend> {
  protected:
   void SetUp() override {
@@ -59,7 +52,7 @@ class MemoryLimitsTest : public testing::TestWithParam<sim::MemoryBackend> {
     return sim::find_memory_limit(*root_.edit_machine(), 0, path.chain.front());
   }
 
-  nvml::SimRoot root_{*machine_of_615(GetParam())};
+  nvml::SimRoot root_{*sim::machine_with_memory_limits(GetParam())};
   nvml::LoopThread thread_;
   std::unique_ptr<NvmlDriver> driver_;
   DeviceUuid gpu_;

@@ -5,6 +5,7 @@
 #include <deque>
 #include <memory>
 
+#include "agent/fraction/test_memory_node.h"
 #include "agent/remediation/test_faults.h"
 #include "base/loop.h"
 
@@ -19,15 +20,7 @@ const std::string kId = std::string(64, 'a'), kOtherId = std::string(64, 'b'), k
 const DeviceUuid kAuditedGpu("GPU-0");
 
 inventory::SnapshotPtr audited_node() {
-  auto snapshot = std::make_shared<inventory::Snapshot>();
-  for (unsigned i = 0; i < 2; ++i) {
-    inventory::Gpu gpu;
-    gpu.index = i;
-    gpu.uuid = DeviceUuid("GPU-" + std::to_string(i));
-    gpu.memory = mebibytes(80'000);
-    snapshot->gpus.push_back(gpu);
-  }
-  return snapshot;
+  return std::make_shared<const inventory::Snapshot>(make_memory_node(2));
 }
 
 // A node whose kubelet, API server, driver and processes a test sets.

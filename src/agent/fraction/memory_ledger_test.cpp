@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include "agent/fraction/test_memory_node.h"
 #include "agent/remediation/test_faults.h"
 
 namespace gpulet::agent {
@@ -17,15 +18,9 @@ using State = ContainerLimits::State;
 class MemoryLedgerTest : public testing::Test {
  protected:
   MemoryLedgerTest() : reader(loop) {
-    auto node = std::make_shared<inventory::Snapshot>();
-    for (unsigned i = 0; i < 3; ++i) {
-      inventory::Gpu gpu;
-      gpu.index = i;
-      gpu.uuid = DeviceUuid("GPU-" + std::to_string(i));
-      gpu.memory = i < 2 ? mebibytes(80'000) : Bytes{};
-      gpu.mig_enabled = i == 1;
-      node->gpus.push_back(gpu);
-    }
+    auto node = std::make_shared<inventory::Snapshot>(make_memory_node(3));
+    node->gpus[1].mig_enabled = true;
+    node->gpus[2].memory = {};
     ledger.emplace(MemoryLedgerPorts{.loop = loop,
                                      .holders =
                                          [this](auto done) {

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "sim/state/clients.h"
+#include "sim/state/driver_branch.h"
 #include "sim/state/state.h"
 
 // nvml.h with every declared function exported and none redirected to a newer version: this library defines
@@ -144,12 +145,6 @@ using GpuCall = BasicGpuCall<const Machine>;  // a call that changes the GPU is 
 
 // Returns the handle of a GPU by index. Precondition: the machine is locked.
 nvmlDevice_t gpu_handle(const Machine& machine, unsigned int index);
-
-// The driver's branch, from which on its answers differ: 615 of "615.78.08". Sources: NVML's change log
-// (docs.nvidia.com/deploy/nvml-api, "Changes between NVML v610 and v615"), nvml.h 13.5.
-unsigned driver_branch(const Machine& machine);
-inline constexpr unsigned kBranch580 = 580;
-inline constexpr unsigned kBranch615 = 615;
 
 // Copies a NUL-terminated string. INSUFFICIENT_SIZE if it does not fit.
 nvmlReturn_t put_text(const char* text, char* buffer, unsigned int length);

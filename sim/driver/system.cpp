@@ -2,7 +2,6 @@
 #include <dlfcn.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 
@@ -50,10 +49,6 @@ std::string process_command(unsigned int pid) {
 }
 
 }  // namespace
-
-unsigned gpulet::sim::driver_branch(const Machine& machine) {
-  return static_cast<unsigned>(std::strtoul(machine.driver.version, nullptr, 10));
-}
 
 const char* nvmlErrorString(nvmlReturn_t result) {
   switch (result) {

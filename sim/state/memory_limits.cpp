@@ -5,20 +5,19 @@
 #include <sys/vfs.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <iterator>
 #include <string_view>
 
 #include "base/file.h"
-#include "base/text.h"
+#include "base/unified_cgroup.h"
+#include "sim/state/driver_branch.h"
 #include "sim/state/state.h"
 
 namespace gpulet::sim {
 namespace {
 
 constexpr const char* kCgroupMount = "/sys/fs/cgroup";
-constexpr unsigned kFirstBranchWithLimits = 615;
 
 std::string parent_of(const std::string& path) {
   const auto slash = path.rfind('/');
@@ -118,19 +117,12 @@ CgroupPath look_up_cgroup(const std::string& directory) {
 
 CgroupPath look_up_cgroup_of_process(const std::string& pid) {
   const auto text = read_file("/proc/" + pid + "/cgroup");
-  if (!text) return {};
-  for (const std::string& line : text::split(*text, '\n')) {
-    constexpr std::string_view kVersion2 = "0::";
-    if (line.starts_with(kVersion2)) return look_up_cgroup(kCgroupMount + line.substr(kVersion2.size()));
-  }
-  return {};
+  const auto own = unified_cgroup(text.value_or(""));
+  return own.empty() ? CgroupPath() : look_up_cgroup(kCgroupMount + own);
 }
 
 MemoryBackend memory_backend(const Machine& machine) {
-  unsigned branch = 0;
-  const std::string_view version = machine.driver.version;
-  std::from_chars(version.data(), version.data() + version.size(), branch);
-  if (branch < kFirstBranchWithLimits) return MemoryBackend::kOff;
+  if (driver_branch(machine) < kBranch615) return MemoryBackend::kOff;
   return machine.memory.mode == MemoryBackend::kAuto ? MemoryBackend::kMisc : machine.memory.mode;
 }
 

@@ -20,6 +20,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "mps/shared_memory.h"
 
 namespace gpulet::mps {
 namespace {
@@ -28,13 +29,6 @@ Result<std::pair<FileDescriptor, FileDescriptor>> make_pipe() {
   std::array<int, 2> ends;
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return fail(errno_error("pipe", errno));
   return std::pair(FileDescriptor(ends[0]), FileDescriptor(ends[1]));
-}
-
-bool is_other_file_system(const std::string& directory, const std::string& root) {
-  struct stat inner{};
-  struct stat outer{};
-  return ::stat(directory.c_str(), &inner) == 0 && ::stat(root.c_str(), &outer) == 0 &&
-         inner.st_dev != outer.st_dev;
 }
 
 // The first line, which has the cause.

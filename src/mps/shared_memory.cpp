@@ -48,11 +48,15 @@ Status unmount_shm(const std::string& directory) {
   return {};
 }
 
-bool shm_is_mounted(const std::string& directory) {
+bool is_other_file_system(const std::string& directory, const std::string& above) {
   struct stat outer{};
   struct stat inner{};
-  return ::stat((directory + "/..").c_str(), &outer) == 0 && ::stat(directory.c_str(), &inner) == 0 &&
+  return ::stat(above.c_str(), &outer) == 0 && ::stat(directory.c_str(), &inner) == 0 &&
          outer.st_dev != inner.st_dev;
+}
+
+bool shm_is_mounted(const std::string& directory) {
+  return is_other_file_system(directory, directory + "/..");
 }
 
 Status make_client_shm(const std::string& root, const std::string& name) {

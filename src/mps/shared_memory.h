@@ -22,6 +22,8 @@ Status mount_shm(const std::string& directory);
 // CAP_SYS_ADMIN; kIo.
 Status unmount_shm(const std::string& directory);
 
+// Whether the directory is on another file system than one above it. False where one is missing.
+bool is_other_file_system(const std::string& directory, const std::string& above);
 // Whether a separate file system is mounted there.
 bool shm_is_mounted(const std::string& directory);
 

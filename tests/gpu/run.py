@@ -25,6 +25,7 @@ ROOT = HERE.parent.parent
 sys.path.insert(0, str(HERE))
 import check_cdi  # noqa: E402
 import check_cluster  # noqa: E402
+import check_cuda  # noqa: E402
 import check_driver  # noqa: E402
 import check_faults  # noqa: E402
 import check_inventory  # noqa: E402
@@ -52,6 +53,7 @@ def sections(arguments):
         "idle": lambda report, machine: check_load.check_idle(report, machine, *((1, 2) if simulated else ())),
         "processes": check_driver.check_processes,
         "memory": check_memory.check_memory,
+        "cuda": check_cuda.check_cuda,
         "cdi": check_cdi.check_cdi,
         "load": check_load.check_load,
         "mps": lambda report, machine: (check_mps.check_mps(report, machine),

@@ -62,6 +62,7 @@ enum class Metric {
   kPodsRebalanced,
   kMemoryExceeded,
   kRejectedPodsDeleted,
+  kContainersWithoutDeviceAccess,
   kClaimRequests,
   kClaimRequestTime,
   kClaimRequestsInFlight,
@@ -145,6 +146,8 @@ constexpr std::array<MetricInfo, static_cast<std::size_t>(Metric::kCount)> kMetr
      "Containers above their memory limit, by what was done: warn, kill, evict, or failed."},
     {"gpulet_rejected_pods_deleted_total", kCounter, "",
      "Pods that the kubelet rejected for lack of an offered resource, and the agent deleted."},
+    {"gpulet_containers_without_device_access", kGauge, "",
+     "Containers that hold a GPU and may no longer open its device nodes."},
     {"nvidia_dra_requests_total", kCounter, "driver, operation",
      "Claims that were prepared or unprepared for the kubelet, by operation: prepare or unprepare."},
     {"nvidia_dra_request_duration_seconds", kHistogram, "driver, operation", "Time that these claims took."},
@@ -455,6 +458,8 @@ void add_agent_metrics(Exposition& page, const AgentStats& stats) {
   }
   if (stats.rejected_pods_deleted)
     add_metric(page, Metric::kRejectedPodsDeleted, {}, *stats.rejected_pods_deleted);
+  if (stats.containers_cut_off)
+    add_metric(page, Metric::kContainersWithoutDeviceAccess, {}, *stats.containers_cut_off);
   if (stats.permissions_missing) add_metric(page, Metric::kRightsMissing, {}, *stats.permissions_missing);
   for (const auto& call : stats.kubelet_calls) {
     const auto add_calls = [&](const char* result, std::uint64_t count) {

@@ -144,6 +144,7 @@ struct AgentStats {
   std::uint64_t pods_evicted = 0;
   std::optional<RebalanceCounts> rebalanced{};
   std::optional<std::uint64_t> rejected_pods_deleted{};
+  std::optional<std::size_t> containers_cut_off{};
   std::optional<std::size_t> permissions_missing{};
   // The kubelet's device plugin calls, by resource and call.
   struct Call {

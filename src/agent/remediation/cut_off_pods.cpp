@@ -1,0 +1,146 @@
+#include "agent/remediation/cut_off_pods.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+
+namespace gpulet::agent {
+
+CutOffPods::CutOffPods(CutOffPodPorts ports) : ports_(std::move(ports)) {
+  next_ = ports_.loop.after(kAccessConfirmInterval, [this] { start_round(); });
+}
+
+std::optional<std::size_t> CutOffPods::cut_off_containers() const {
+  return are_cgroups_seen_ ? std::optional(cut_off_.size()) : std::nullopt;
+}
+
+void CutOffPods::start_round() {
+  seen_.clear();
+  ports_.holders([this, alive = lifetime_.watch()](const Result<std::vector<ContainerDevices>>& holders) {
+    if (!alive) return;
+    if (!holders) return schedule_round();
+    on_holders(*holders);
+  });
+}
+
+void CutOffPods::on_holders(const std::vector<ContainerDevices>& holders) {
+  waiting_.clear();
+  std::set<PodName> names;
+  for (const auto& holder : holders) {
+    std::set<std::string> nodes;
+    for (const auto& [resource, ids] : holder.devices) {
+      for (const auto& id : ids) {
+        for (auto& node : ports_.nodes(id)) nodes.insert(std::move(node));
+      }
+    }
+    if (nodes.empty()) continue;
+    names.insert(holder.pod);
+    waiting_.push_back({holder.pod, holder.container, {nodes.begin(), nodes.end()}});
+  }
+  std::erase_if(pods_, [&](const auto& pod) { return !names.contains(pod.first); });
+  if (waiting_.empty()) return finish_round();
+  auto cgroups = ports_.cgroups();
+  const bool were_seen = std::exchange(are_cgroups_seen_, cgroups.has_value());
+  if (!cgroups) {
+    if (were_seen)
+      log::info("the device access of containers cannot be checked",
+                {{"error", cgroups.error().full_message()}});
+    waiting_.clear();
+    return finish_round();
+  }
+  cgroups_ = std::move(*cgroups);
+  read_unknown_pods();
+}
+
+// A Pod's container may have restarted, or be another of the same name.
+void CutOffPods::read_unknown_pods() {
+  std::set<PodName> unknown;
+  for (const auto& container : waiting_) {
+    if (!cgroups_.containers.contains(id_of(container))) unknown.insert(container.pod);
+  }
+  reading_ = unknown.size();
+  if (unknown.empty()) return check_next();
+  for (const auto& name : unknown) {
+    ports_.reader.read_pod(name.name_space, name.name,
+                           [this, name, alive = lifetime_.watch()](const auto& read) {
+                             if (!alive) return;
+                             pods_.erase(name);
+                             if (read && *read) {
+                               auto& pod = pods_[name];
+                               pod.uid = (*read)->pod.uid;
+                               for (const auto& container : (*read)->containers) {
+                                 const auto scheme = container.id.find("://");
+                                 if (scheme != std::string::npos)
+                                   pod.ids[container.name] = container.id.substr(scheme + 3);
+                               }
+                             }
+                             if (--reading_ == 0) check_next();
+                           });
+  }
+}
+
+std::string CutOffPods::id_of(const GpuContainer& container) const {
+  const auto pod = pods_.find(container.pod);
+  if (pod == pods_.end()) return {};
+  const auto id = pod->second.ids.find(container.container);
+  return id == pod->second.ids.end() ? std::string() : id->second;
+}
+
+void CutOffPods::check_next() {
+  while (!waiting_.empty()) {
+    const auto container = std::move(waiting_.front());
+    waiting_.pop_front();
+    const auto id = id_of(container);
+    const auto cgroup = cgroups_.containers.find(id);
+    if (cgroup == cgroups_.containers.end()) continue;
+    check_ = ports_.check(cgroups_, cgroup->second, container.nodes,
+                          [this, container, id](const AccessCheck::Answer& answer) {
+                            on_answer(container, id, answer);
+                            ports_.loop.post([this, alive = lifetime_.watch()] {
+                              if (alive) check_next();
+                            });
+                          });
+    return;
+  }
+  check_.reset();
+  finish_round();
+}
+
+void CutOffPods::on_answer(const GpuContainer& container, const std::string& id,
+                           const AccessCheck::Answer& answer) {
+  seen_.insert(id);
+  if (!answer) {
+    // What is unknown stays as it was.
+    log::debug("the device access of a container is not known",
+               {{"pod", container.pod.name_space + "/" + container.pod.name},
+                {"error", answer.error().full_message()}});
+    return;
+  }
+  if (!*answer) {
+    refused_.erase(id);
+    cut_off_.erase(id);
+    return;
+  }
+  if (refused_.insert(id).second || !cut_off_.insert(id).second) return;
+  ports_.notify({.pod = {container.pod.name_space, container.pod.name, pods_[container.pod].uid},
+                 .reason = "GpuAccessLost",
+                 .message = "container " + container.container + " may not open " + **answer +
+                            ": its device cgroup refuses it, as after `systemctl daemon-reload`; restart the "
+                            "Pod to give it the GPU again"});
+}
+
+void CutOffPods::finish_round() {
+  const auto is_gone = [this](const std::string& id) { return !seen_.contains(id); };
+  std::erase_if(refused_, is_gone);
+  std::erase_if(cut_off_, is_gone);
+  schedule_round();
+}
+
+void CutOffPods::schedule_round() {
+  const bool is_unconfirmed = refused_.size() > cut_off_.size();
+  next_ = ports_.loop.after(is_unconfirmed ? kAccessConfirmInterval : kAccessCheckInterval,
+                            [this] { start_round(); });
+}
+
+}  // namespace gpulet::agent

@@ -209,7 +209,9 @@ std::string Control::terminate_client(const Words& words) {
   if (server == nullptr) return with_newline("Server does not exist");
   const auto gone = std::erase_if(
       server->clients, [&](const Client& client) { return std::to_string(client.pid) == words[2]; });
-  return gone != 0 ? std::string() : with_newline("Client does not exist");
+  if (gone == 0) return with_newline("Client does not exist");
+  terminated_.push_back(static_cast<pid_t>(*text::parse_unsigned(words[2])));
+  return {};
 }
 
 Result<Limits> Control::add_client(uid_t user, const Client& client) {

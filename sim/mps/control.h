@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -55,6 +56,9 @@ class Control {
   // kMaxClients clients.
   Result<Limits> add_client(uid_t user, const Client& client);
   void remove_client(pid_t client);
+  // The clients that terminate_client has ended since the last call: their work is over, and they get
+  // CUDA_ERROR_MPS_CLIENT_TERMINATED.
+  std::vector<pid_t> take_terminated() { return std::exchange(terminated_, {}); }
   void remove_server(pid_t server);
 
  private:
@@ -82,6 +86,7 @@ class Control {
   ServerProcesses processes_;
   Limits defaults_;
   std::map<pid_t, Server> servers_;
+  std::vector<pid_t> terminated_;
   bool quitting_ = false;
 };
 

@@ -184,6 +184,11 @@ class DaemonServer {
     log_.write_line("NEW UI");
     log_.write_line("Cmd:" + line);
     send_reply(connection, control_.execute_command(line));
+    for (const pid_t pid : control_.take_terminated()) {
+      for (const auto& other : connections_) {
+        if (other.client == pid) send_reply(other, std::string(kClientTerminated));
+      }
+    }
     log_.write_line("UI closed");
     return false;
   }

@@ -40,6 +40,9 @@ inline constexpr std::string_view kPidName = "nvidia-cuda-mps-control.pid";
 inline constexpr std::string_view kDelayName = "simulated_delay_ms";  // written by gpulet-sim mps slow
 
 inline constexpr std::string_view kClientHello = "CLIENT ";
+// What a client reads when terminate_client has ended its work; without it, a daemon that quits ends its
+// server with the client's work in flight.
+inline constexpr std::string_view kClientTerminated = "terminated\n";
 
 // Sends one command and returns the output. Waits without a limit, like the real one. Errors: kUnavailable,
 // "Cannot find MPS control daemon process".

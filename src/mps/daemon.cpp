@@ -3,7 +3,6 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#include <deque>
 #include <filesystem>
 
 #include "base/file.h"
@@ -23,6 +22,19 @@ bool is_refusal(const std::string& line) {
     if (lower.find(keyword) != std::string::npos) return true;
   }
   return false;
+}
+
+// Bounded: a pipe takes the commands for all of them. A server has at most 60 clients.
+constexpr std::size_t kMaxListedProcesses = 512;
+
+// Of get_server_list and get_client_list; none where the daemon does not answer.
+std::vector<std::string> process_ids_in(const Result<std::string>& output) {
+  std::vector<std::string> ids;
+  if (!output) return ids;
+  for (auto& line : lines_of_output(*output)) {
+    if (text::parse_unsigned(line) && ids.size() < kMaxListedProcesses) ids.push_back(std::move(line));
+  }
+  return ids;
 }
 
 // Whether the record is of a daemon that had its limits and differs from `devices` in the process only.
@@ -352,6 +364,32 @@ void Daemon::quit() {
     process_->kill();
   });
   if (!program_) return process_->kill();
+  run_command({}, "get_server_list\n", options_.response_limit,
+              [this](const Result<std::string>& servers) { end_clients_of(process_ids_in(servers)); });
+}
+
+// One server after the other: a daemon has more than one only while users change.
+void Daemon::end_clients_of(std::vector<std::string> servers) {
+  if (servers.empty()) return send_quit();
+  const auto server = servers.back();
+  servers.pop_back();
+  run_command(
+      {}, "get_client_list " + server + "\n", options_.response_limit,
+      [this, server, rest = std::move(servers)](const Result<std::string>& clients) {
+        std::string commands;
+        for (const auto& client : process_ids_in(clients))
+          commands += "terminate_client " + server + " " + client + "\n";
+        if (commands.empty()) return end_clients_of(rest);
+        log::info("ending the clients of an MPS control daemon that stops", {{"daemon", spec_.name}});
+        run_command({}, commands, options_.response_limit, [this, rest](const Result<std::string>& ended) {
+          if (!ended)
+            log::warning("cannot end the clients of an MPS server", ended.error(), {{"daemon", spec_.name}});
+          end_clients_of(rest);
+        });
+      });
+}
+
+void Daemon::send_quit() {
   run_command({}, "quit\n", options_.quit_grace, [](const Result<std::string>&) {});
 }
 
@@ -430,64 +468,6 @@ void Daemon::set_health(inventory::Health health) {
   health_reported_ = true;
   health_ = std::move(health);
   on_health_(health_);
-}
-
-namespace {
-
-class NvidiaSmi {
- public:
-  NvidiaSmi(Loop& loop, std::string driver_root, Duration limit)
-      : loop_(loop), driver_root_(std::move(driver_root)), limit_(limit) {}
-
-  void queue_mode(const DeviceUuid& gpu, ComputeMode mode, std::function<void(Status)> done) {
-    pending_.push_back({gpu, mode, std::move(done)});
-    if (!call_) run_next();
-  }
-
- private:
-  struct PendingMode {
-    DeviceUuid gpu;
-    ComputeMode mode;
-    std::function<void(Status)> done;
-  };
-
-  void run_next() {
-    if (pending_.empty()) return;
-    const PendingMode request = std::move(pending_.front());
-    pending_.pop_front();
-    const auto program = find_driver_program(driver_root_, "nvidia-smi");
-    if (!program) return end(request, fail(program.error()));
-    const std::string mode = request.mode == ComputeMode::kDefault ? "DEFAULT" : "EXCLUSIVE_PROCESS";
-    auto call = ProgramCall::start_call(
-        loop_, {.program = *program, .arguments = {"-i", request.gpu.str(), "-c", mode}}, limit_,
-        [this, request](const Result<std::string>& output) {
-          const auto ended = std::move(call_);
-          end(request, output ? Status() : fail(output.error()));
-        });
-    if (!call) return end(request, fail(call.error()));
-    call_ = std::move(*call);
-  }
-
-  // Start the next call first: `done` may destroy this object.
-  void end(const PendingMode& request, Status status) {
-    run_next();
-    request.done(std::move(status));
-  }
-
-  Loop& loop_;
-  std::string driver_root_;
-  Duration limit_;
-  std::deque<PendingMode> pending_;
-  std::unique_ptr<ProgramCall> call_;
-};
-
-}  // namespace
-
-SetComputeMode nvidia_smi_compute_mode(Loop& loop, std::string driver_root, Duration limit) {
-  auto smi = std::make_shared<NvidiaSmi>(loop, std::move(driver_root), limit);
-  return [smi](const DeviceUuid& gpu, ComputeMode mode, std::function<void(Status)> done) {
-    smi->queue_mode(gpu, mode, std::move(done));
-  };
 }
 
 }  // namespace gpulet::mps

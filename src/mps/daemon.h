@@ -60,9 +60,10 @@ class Daemon {
   // Applies other limits or resources for the same devices to the running daemon and its servers.
   // Existing clients keep their limits. Precondition: serves_same_devices(spec(), spec).
   void update_spec(DaemonSpec spec);
-  // Stops the daemon, with SIGKILL after the grace period, restores the compute mode, removes
-  // .started and the log (all of a claim's), then calls `done`, which may destroy this object. No health is
-  // reported any more. Call it once, at any time.
+  // Stops the daemon: ends the work of its clients (terminate_client), because a server that is killed with
+  // work in flight may hang every later one; then quits it, with SIGKILL after the grace period for all.
+  // Restores the compute mode, removes .started and the log (all of a claim's), then calls `done`, which may
+  // destroy this object. No health is reported any more. Call it once, at any time.
   void stop_daemon(std::function<void()> done);
 
  private:
@@ -88,6 +89,8 @@ class Daemon {
   void on_unanswered(const Error& error);
 
   void quit();
+  void end_clients_of(std::vector<std::string> servers);
+  void send_quit();
   void clean_up();
   void on_stopped();
 

@@ -5,6 +5,7 @@
 #include <linux/capability.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -330,6 +331,28 @@ TEST(MpsDaemon, KillsADaemonThatDoesNotQuit) {
   ASSERT_TRUE(node.wait_until([&] { return stopped; }));
   EXPECT_EQ(node.send_command("get_server_list"), "gone");
   EXPECT_EQ(node.modes()[0], 0u);
+}
+
+// What a client reads until its connection ends.
+std::string last_words(const sim::mps::AttachedClient& client) {
+  std::string text;
+  char byte = 0;
+  while (::recv(client.connection.get(), &byte, 1, 0) == 1) text += byte;
+  return text;
+}
+
+TEST(MpsDaemon, EndsTheWorkOfItsClientsBeforeItQuits) {
+  TestMpsNode node;
+  auto daemon = node.make_daemon(node.make_spec(1));
+  daemon->start_daemon();
+  ASSERT_TRUE(node.wait_until([&] { return daemon->daemon_health().healthy; }))
+      << daemon->daemon_health().reason;
+  const auto client = sim::mps::attach_client(node.pipes(), "", "");
+  ASSERT_TRUE(client);
+  bool stopped = false;
+  daemon->stop_daemon([&] { stopped = true; });
+  ASSERT_TRUE(node.wait_until([&] { return stopped; }));
+  EXPECT_EQ(last_words(*client), sim::mps::kClientTerminated);
 }
 
 TEST(MpsDaemon, LeavesNothingIfStoppedDuringStart) {

@@ -4,7 +4,8 @@
 // a cgroup that is gone, or dmem, which does not.
 //
 // No container runs its first instruction without the limits of its Pod, as the driver then has them; at the
-// end no limit and no record is left. `make limit-storm` runs 1,000 seeds.
+// end no limit and no record is left. On dmem, no Pod's limit is below the sum of its running containers'.
+// `make limit-storm` runs 1,000 seeds.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
@@ -27,6 +28,7 @@
 #include "agent/driver/memory_limits.h"
 #include "agent/fraction/limit_service.h"
 #include "base/log.h"
+#include "nvml/memory_limits.h"
 #include "tests/seeded/world.h"
 
 namespace gpulet::seeded {
@@ -39,6 +41,7 @@ using agent::LimitService;
 constexpr std::uint64_t kLimitSeeds = 40;
 constexpr int kLimitSteps = 150;
 constexpr unsigned kLimitGpus = 3;
+constexpr unsigned kPodContainers = 3;
 constexpr Duration kSettleTime = 12s;  // two calls of the driver that do not answer, and more
 
 enum class HookState { kWaits, kAllowed, kRefused };
@@ -52,7 +55,10 @@ struct StormContainer {
   bool has_cgroup = true;
   bool is_listed = false;   // by the kubelet
   bool lost_limit = false;  // told by an event, since the driver was loaded again
-  std::string cgroup() const { return "/cgroup/" + id; }
+  unsigned pod = 0;
+  std::string cgroup() const { return pod_cgroup() + "/" + id; }
+  std::string pod_cgroup() const { return "/cgroup/" + std::to_string(pod); }
+  std::string container() const { return "main-" + id; }
 };
 
 class LimitWorld {
@@ -105,6 +111,22 @@ class LimitWorld {
         EXPECT_TRUE(one.lost_limit || (found != table_.end() && found->second == limit))
             << one.id.substr(60) << " runs without its limit on " << gpu.str();
       }
+      expect_room(one);
+    }
+  }
+
+  // No Pod's limit is below what its running containers may use together.
+  void expect_room(const StormContainer& one) {
+    for (const auto& [gpu, unused] : one.wanted) {
+      const auto pod = table_.find({gpu, one.pod_cgroup()});
+      if (pod == table_.end()) continue;
+      Bytes sum;
+      for (const auto& other : containers_) {
+        const bool runs = other.hook == HookState::kAllowed && other.has_processes && other.pod == one.pod;
+        const auto limit = other.wanted.find(gpu);
+        if (runs && limit != other.wanted.end()) sum.value += limit->second.value;
+      }
+      EXPECT_GE(pod->second.mebibytes(), sum.mebibytes()) << "of Pod " << one.pod << " on " << gpu.str();
     }
   }
 
@@ -168,14 +190,16 @@ class LimitWorld {
     std::string number = std::to_string(++last_);
     one.id = std::string(64 - number.size(), '0') + number;
     one.pid = last_;
+    // A Pod has up to three containers, and they come and go.
+    one.pod = last_ / kPodContainers;
     one.is_listed = chance(2);
     for (std::size_t gpus = any(3); gpus > 0; --gpus)
       one.wanted[DeviceUuid("GPU-" + std::to_string(any(kLimitGpus)))] = mebibytes(1 + any(80'000));
     ++counts["starts"];
-    service_->answer_request({one.id, one.pid, uid_of(one), "main", one.cgroup()},
+    service_->answer_request({one.id, one.pid, uid_of(one), one.container(), one.cgroup()},
                              [this, id = one.id](const Status& answer) { on_answer(id, answer); });
   }
-  static std::string uid_of(const StormContainer& one) { return "uid-" + one.id; }
+  static std::string uid_of(const StormContainer& one) { return "uid-" + std::to_string(one.pod); }
   StormContainer* find(const std::string& id) {
     const auto found = std::ranges::find(containers_, id, &StormContainer::id);
     return found == containers_.end() ? nullptr : &*found;
@@ -218,7 +242,9 @@ class LimitWorld {
     for (auto entry = table_.begin(); entry != table_.end();) {
       const bool is_its = entry->first.second == one.cgroup();
       if (is_its && is_misc_) orphans_.insert(one.cgroup());
-      entry = is_its && !is_misc_ ? table_.erase(entry) : std::next(entry);
+      // The kubelet removes the Pod's after the last of its containers'.
+      const bool is_gone = is_its || !is_cgroup(entry->first.second);
+      entry = is_gone && !is_misc_ ? table_.erase(entry) : std::next(entry);
     }
   }
   void change_driver(bool hangs, bool refuses) {
@@ -275,6 +301,20 @@ class LimitWorld {
     table_[{gpu, cgroup}] = limit;
     return {};
   }
+  // A read that differs changes nothing, or has set it.
+  Status set_pod(const DeviceUuid& gpu, const std::string& cgroup, Bytes limit) {
+    if (driver_refuses_) return fail(Code::kUnavailable, "the driver refuses");
+    if (!is_cgroup(cgroup)) return fail(Code::kIo, "no such cgroup");
+    const bool is_refused = chance(12);
+    if (is_refused && chance(2)) return fail(Code::kFailedPrecondition, "the driver has another limit");
+    table_.erase({gpu, cgroup});
+    if (limit != nvml::kNoMemoryLimit) {
+      table_[{gpu, cgroup}] = limit;
+      ++counts["limits of Pods"];
+    }
+    if (is_refused) return fail(Code::kFailedPrecondition, "the driver reads another limit back");
+    return {};
+  }
   Status clear(const DeviceUuid& gpu, const std::string& cgroup) {
     if (driver_refuses_) return fail(Code::kUnavailable, "the driver refuses");
     if (!is_cgroup(cgroup)) return fail(Code::kNotFound, "no such cgroup");
@@ -282,19 +322,21 @@ class LimitWorld {
     return {};
   }
   bool is_cgroup(const std::string& cgroup) {
-    return std::ranges::any_of(
-        containers_, [&](const StormContainer& one) { return one.has_cgroup && one.cgroup() == cgroup; });
+    return std::ranges::any_of(containers_, [&](const StormContainer& one) {
+      return one.has_cgroup && (one.cgroup() == cgroup || one.pod_cgroup() == cgroup);
+    });
   }
 
   agent::LimitPorts ports() {
     return {
         .loop = loop_,
-        .find_limits = [this](const std::string& uid, const std::string&) { return find_limits(uid); },
+        .find_limits = [this](const std::string&,
+                              const std::string& container) { return find_limits(container); },
         .refresh_pods = [this] { is_asked_ = true; },
         .find_cgroup = [this](unsigned pid, const std::string&) -> Result<agent::ContainerCgroup> {
           const auto found = std::ranges::find(containers_, pid, &StormContainer::pid);
           if (found == containers_.end() || !found->has_processes) return fail(Code::kNotFound, "no process");
-          return agent::ContainerCgroup{found->cgroup(), {uid_of(*found), found->id}};
+          return agent::ContainerCgroup{found->cgroup(), {uid_of(*found), found->id}, found->pod_cgroup()};
         },
         .has_processes =
             [this](const std::string& cgroup) {
@@ -318,14 +360,24 @@ class LimitWorld {
         .notify =
             [this](const agent::EvictionEvent& event) {
               if (event.reason != agent::kLimitLostReason) return;
-              for (auto& one : containers_) one.lost_limit |= uid_of(one) == event.pod.uid;
+              for (auto& one : containers_)
+                one.lost_limit |= event.message.find(one.container()) != std::string::npos;
+            },
+        .counts_for_ancestors = [this](const DeviceUuid&) { return !is_misc_; },
+        .set_pod_limit =
+            [this](const DeviceUuid& gpu, const std::string& cgroup, Bytes limit, auto done) {
+              EXPECT_FALSE(is_misc_ && limit != nvml::kNoMemoryLimit);
+              call_driver([this, gpu, cgroup, limit] { return set_pod(gpu, cgroup, limit); },
+                          std::move(done));
             },
     };
   }
-  ContainerLimits find_limits(const std::string& uid) const {
+  ContainerLimits find_limits(const std::string& container) const {
     for (const auto& one : containers_) {
-      if (uid_of(one) == uid && one.is_listed)
-        return {.state = ContainerLimits::State::kKnown, .pod = {"team", uid, uid}, .limits = one.wanted};
+      if (one.container() == container && one.is_listed)
+        return {.state = ContainerLimits::State::kKnown,
+                .pod = {"team", uid_of(one), uid_of(one)},
+                .limits = one.wanted};
     }
     return {};
   }

@@ -68,6 +68,17 @@ Status set_limits_of(const nvml::MemoryLimiter& limiter, const std::string& cgro
   return fail(Code::kFailedPrecondition, std::move(found), cgroup);
 }
 
+Status set_hard_limit_of(const nvml::MemoryLimiter& limiter, const std::string& cgroup, Bytes limit) {
+  GPULET_TRY_ASSIGN(const auto before, limiter.read_limits(cgroup));
+  GPULET_TRY(limiter.set_limits(cgroup, {.soft = before.soft, .hard = limit}));
+  GPULET_TRY_ASSIGN(const auto read, limiter.read_limits(cgroup));
+  if (read.hard == limit) return {};
+  return fail(Code::kFailedPrecondition,
+              "the driver reads the hard memory limit of " + std::to_string(limit.value) + " bytes back as " +
+                  describe_limits(read),
+              cgroup);
+}
+
 }  // namespace
 
 void set_memory_limit(NvmlDriver& driver, const DeviceUuid& gpu, std::string cgroup, Bytes limit,
@@ -76,6 +87,16 @@ void set_memory_limit(NvmlDriver& driver, const DeviceUuid& gpu, std::string cgr
       driver, gpu, "limiting the memory of",
       [cgroup = std::move(cgroup), limit](const nvml::MemoryLimiter& limiter) {
         return set_limits_of(limiter, cgroup, limit);
+      },
+      std::move(done));
+}
+
+void set_pod_memory_limit(NvmlDriver& driver, const DeviceUuid& gpu, std::string cgroup, Bytes limit,
+                          std::function<void(Status)> done) {
+  run_limiter_work(
+      driver, gpu, "limiting a Pod's memory of",
+      [cgroup = std::move(cgroup), limit](const nvml::MemoryLimiter& limiter) {
+        return set_hard_limit_of(limiter, cgroup, limit);
       },
       std::move(done));
 }

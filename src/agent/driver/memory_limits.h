@@ -26,6 +26,12 @@ inline constexpr Duration kMemoryLimitDeadline = std::chrono::seconds(5);
 void set_memory_limit(NvmlDriver& driver, const DeviceUuid& gpu, std::string cgroup, Bytes limit,
                       std::function<void(Status)> done);
 
+// Sets the hard limit of a cgroup with limited ones below; nvml::kNoMemoryLimit: none. The soft limit stays
+// as it is: the driver adds up there what those below reserve. kFailedPrecondition where it reads back
+// another hard limit, which may stay.
+void set_pod_memory_limit(NvmlDriver& driver, const DeviceUuid& gpu, std::string cgroup, Bytes limit,
+                          std::function<void(Status)> done);
+
 // Succeeds where the driver reads back no limit afterwards, also if there was none. kFailedPrecondition if it
 // reads back one; kIo for a cgroup that no longer exists. Clear before the cgroup is removed: the driver's
 // own table keeps the limit for a later cgroup, and the kernel's controller the reservation at the ancestors.

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "nvml/memory_limits.h"
 #include "nvml/test_loop_thread.h"
 #include "nvml/test_sim_root.h"
 #include "sim/state/mig.h"
@@ -41,6 +42,11 @@ class MemoryLimitsTest : public testing::TestWithParam<sim::MemoryBackend> {
         thread_.await<Status>([&](auto done) { clear_memory_limit(*driver_, gpu_, cgroup(), done); });
     return cleared.value_or(fail(Code::kInternal, "it never returned"));
   }
+  Status set_pod_limit(Bytes limit) {
+    const auto set = thread_.await<Status>(
+        [&](auto done) { set_pod_memory_limit(*driver_, gpu_, cgroup(), limit, done); });
+    return set.value_or(fail(Code::kInternal, "it never returned"));
+  }
   std::string unsupported_reason(const LimitFiles& files) {
     const auto session = nvml::Session::open_session(root_.sim_root());
     EXPECT_TRUE(session);
@@ -70,6 +76,23 @@ TEST_P(MemoryLimitsTest, SetsReadsBackAndClears) {
   EXPECT_TRUE(clear_limit());
   EXPECT_FALSE(kept_limit());
   EXPECT_TRUE(clear_limit());
+}
+
+TEST_P(MemoryLimitsTest, APodsHardLimitLeavesTheReservation) {
+  ASSERT_TRUE(set_limit(mebibytes(3000)));
+  ASSERT_TRUE(set_pod_limit(mebibytes(5000)));
+  EXPECT_EQ(kept_limit()->soft, mebibytes(3000).value);
+  EXPECT_EQ(kept_limit()->hard, mebibytes(5000).value);
+  ASSERT_TRUE(set_pod_limit(nvml::kNoMemoryLimit));
+  EXPECT_EQ(kept_limit()->soft, mebibytes(3000).value);
+  EXPECT_EQ(kept_limit()->hard, nvml::kNoMemoryLimit.value);
+  EXPECT_EQ(set_pod_limit(mebibytes(2000)).error().code(), Code::kInvalidArgument) << "more is reserved";
+  root_.edit_machine()->memory.misreported_hard = mebibytes(9000).value;
+  const auto refused = set_pod_limit(mebibytes(4000));
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message().find("hard memory limit of 4194304000 bytes back as"),
+            std::string::npos)
+      << refused.error().message();
 }
 
 TEST_P(MemoryLimitsTest, WhatIsReadBackOtherwiseIsRefusedAndCleared) {

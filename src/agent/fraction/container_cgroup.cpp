@@ -29,6 +29,14 @@ std::string up_to_container(const std::string& path, const std::string& containe
   return path.substr(0, path.find('/', id));
 }
 
+// Of containerd without systemd's names, a container's cgroup is beside those of other Pods.
+std::string pod_above(const std::string& container, const std::string& uid) {
+  const auto parent = container.substr(0, container.rfind('/'));
+  const auto pods = metrics::pod_cgroups("0::" + parent);
+  const bool is_its = !pods.empty() && pods.front().uid == uid && pods.front().container.empty();
+  return is_its ? parent : std::string();
+}
+
 }  // namespace
 
 Result<ContainerCgroup> find_container_cgroup(unsigned pid, const std::string& runtime_path,
@@ -55,9 +63,10 @@ Result<ContainerCgroup> find_container_cgroup(unsigned pid, const std::string& r
   if (pods.empty() || pods.front().container.empty())
     return fail(Code::kFailedPrecondition, "it is in no container of a Pod: its cgroup is " + path, about);
   const auto own = up_to_container(path, pods.front().container);
+  const auto pod = pod_above(own, pods.front().uid);
   for (const std::string& mount : {roots.mount, roots.mount + "/unified"}) {
     if (::access((mount + own + "/cgroup.controllers").c_str(), F_OK) == 0)
-      return ContainerCgroup{mount + own, pods.front()};
+      return ContainerCgroup{mount + own, pods.front(), pod.empty() ? pod : mount + pod};
   }
   return fail(Code::kNotFound,
               "its cgroup " + own + " is not below " + roots.mount +

@@ -18,6 +18,7 @@ namespace gpulet::agent {
 struct ContainerCgroup {
   std::string directory;     // "/sys/fs/cgroup/kubepods.slice/…/cri-containerd-4f1c….scope"
   metrics::PodCgroup names;  // both are set
+  std::string pod{};         // directory of the Pod's cgroup above it; empty: the Pod has none
 };
 
 struct CgroupRoots {

@@ -5,6 +5,7 @@
 
 #include "agent/driver/memory_limits.h"
 #include "agent/fraction/container_cgroup.h"
+#include "agent/fraction/dmem_controller.h"
 #include "agent/node/devices.h"
 #include "base/log.h"
 
@@ -91,6 +92,9 @@ LimitPorts DriverLimits::service_ports() {
       .clear_limit = [this](const DeviceUuid& gpu, const std::string& cgroup,
                             LimitPorts::Done done) { clear_limit(gpu, cgroup, std::move(done)); },
       .notify = ports_.notify,
+      .counts_for_ancestors = [this](const DeviceUuid& gpu) { return !dmem_mount_of(gpu).empty(); },
+      .set_pod_limit = [this](const DeviceUuid& gpu, const std::string& cgroup, Bytes limit,
+                              LimitPorts::Done done) { set_pod_limit(gpu, cgroup, limit, std::move(done)); },
   };
 }
 
@@ -101,8 +105,29 @@ ContainerLimits DriverLimits::find_limits(const std::string& pod_uid, const std:
           .reason = "the agent has no access to the API server: what Pods request is not known"};
 }
 
+std::string DriverLimits::dmem_mount_of(const DeviceUuid& gpu) const {
+  const auto* agent = node_.devices->agent();
+  const auto snapshot = agent != nullptr ? agent->status().snapshot : nullptr;
+  const auto* found = snapshot ? snapshot->find(gpu) : nullptr;
+  if (found == nullptr) return {};
+  const auto mount = find_dmem_mount();
+  return is_counted_by_dmem(mount, found->pci) ? mount : std::string();
+}
+
+// Without the controller in the Pod's cgroup, the container's has none either.
+void DriverLimits::set_pod_limit(const DeviceUuid& gpu, const std::string& cgroup, Bytes limit,
+                                 LimitPorts::Done done) {
+  const auto enabled = enable_dmem(dmem_mount_of(gpu), cgroup);
+  auto* driver = node_.devices->driver();
+  if (enabled && driver != nullptr) return set_pod_memory_limit(*driver, gpu, cgroup, limit, std::move(done));
+  node_.loop.post([result = enabled ? no_driver() : enabled, done = std::move(done)] { done(result); });
+}
+
 void DriverLimits::set_limit(const DeviceUuid& gpu, const std::string& cgroup, Bytes limit,
                              LimitPorts::Done done) {
+  const auto mount = dmem_mount_of(gpu);
+  if (const auto enabled = mount.empty() ? Status{} : enable_dmem(mount, cgroup); !enabled)
+    return node_.loop.post([enabled, done = std::move(done)] { done(enabled); });
   if (auto* driver = node_.devices->driver())
     return set_memory_limit(*driver, gpu, cgroup, limit, std::move(done));
   node_.loop.post([done = std::move(done)] { done(no_driver()); });
@@ -111,14 +136,17 @@ void DriverLimits::set_limit(const DeviceUuid& gpu, const std::string& cgroup, B
 void DriverLimits::clear_limit(const DeviceUuid& gpu, const std::string& cgroup, LimitPorts::Done done) {
   auto* driver = node_.devices->driver();
   if (driver == nullptr) return node_.loop.post([done = std::move(done)] { done(no_driver()); });
-  clear_memory_limit(*driver, gpu, cgroup, [cgroup, done = std::move(done)](const Status& cleared) {
-    std::error_code ignored;
-    if (cleared || std::filesystem::exists(cgroup, ignored)) return done(cleared);
-    // Nobody can name it to the driver any more.
-    log::warning("a cgroup is gone before its memory limit was cleared: the driver may keep the limit",
-                 cleared.error());
-    done(fail(Code::kNotFound, "the cgroup is gone", cgroup));
-  });
+  const bool is_counted = !dmem_mount_of(gpu).empty();
+  clear_memory_limit(
+      *driver, gpu, cgroup, [cgroup, is_counted, done = std::move(done)](const Status& cleared) {
+        std::error_code ignored;
+        if (cleared || std::filesystem::exists(cgroup, ignored)) return done(cleared);
+        // Nobody can name it to the driver any more; what the kernel counts has ended with it.
+        if (!is_counted)
+          log::warning("a cgroup is gone before its memory limit was cleared: the driver may keep the limit",
+                       cleared.error());
+        done(fail(Code::kNotFound, "the cgroup is gone", cgroup));
+      });
 }
 
 }  // namespace gpulet::agent

@@ -45,7 +45,10 @@ class DriverLimits {
   LimitPorts service_ports();
   ContainerLimits find_limits(const std::string& pod_uid, const std::string& container) const;
   void set_limit(const DeviceUuid& gpu, const std::string& cgroup, Bytes limit, LimitPorts::Done done);
+  void set_pod_limit(const DeviceUuid& gpu, const std::string& cgroup, Bytes limit, LimitPorts::Done done);
   void clear_limit(const DeviceUuid& gpu, const std::string& cgroup, LimitPorts::Done done);
+  // Of cgroup v2, where the kernel counts the GPU's memory; empty: the driver does.
+  std::string dmem_mount_of(const DeviceUuid& gpu) const;
 
   Node& node_;
   DriverLimitPorts ports_;

@@ -6,6 +6,7 @@
 
 #include "agent/fraction/limit_request.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "dra/json_object.h"
 
 namespace gpulet::agent {
@@ -26,15 +27,38 @@ Result<std::map<DeviceUuid, Bytes>> read_limits(const dra::JsonObject& record) {
   return limits;
 }
 
+// Absent where the Pod's cgroup has no limit.
+Status read_pod_level(const dra::JsonObject& object, LimitRecord& record) {
+  GPULET_TRY_ASSIGN(const auto pod_cgroup, object.optional_text("podCgroup"));
+  if (!pod_cgroup) return {};
+  if (!text::starts_with(*pod_cgroup, "/"))
+    return fail(Code::kInvalidArgument,
+                "podCgroup: expected an absolute path, found \"" + *pod_cgroup + "\"");
+  record.pod_cgroup = *pod_cgroup;
+  GPULET_TRY_ASSIGN(const auto gpus, object.required_text("podGPUs"));
+  for (const auto& gpu : text::split(gpus, ',')) {
+    if (!record.limits.contains(DeviceUuid(gpu)))
+      return fail(Code::kInvalidArgument, "podGPUs: expected GPUs of limits, found \"" + gpu + "\"");
+    record.pod_gpus.insert(DeviceUuid(gpu));
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string limit_record_json(const LimitRecord& record) {
   nlohmann::json limits = nlohmann::json::object();
   for (const auto& [gpu, limit] : record.limits) limits[gpu.str()] = limit.value;
-  const nlohmann::json object = {
+  nlohmann::json object = {
       {"version", kLimitRecordVersion}, {"id", record.container_id},  {"namespace", record.pod.name_space},
       {"pod", record.pod.name},         {"podUID", record.pod.uid},   {"container", record.container},
       {"cgroup", record.cgroup},        {"limits", std::move(limits)}};
+  if (!record.pod_cgroup.empty()) {
+    std::vector<std::string> gpus;
+    for (const auto& gpu : record.pod_gpus) gpus.push_back(gpu.str());
+    object["podCgroup"] = record.pod_cgroup;
+    object["podGPUs"] = text::join(gpus, ",");
+  }
   return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
@@ -45,8 +69,8 @@ Result<LimitRecord> parse_limit_record(std::string_view text) {
   const auto root = parse_json(text);
   if (root.is_discarded()) return fail(Code::kInvalidArgument, "not valid JSON");
   GPULET_TRY_ASSIGN(const auto object, dra::JsonObject::from_value(root, ""));
-  GPULET_TRY(object.reject_unknown_fields(
-      {"version", "id", "namespace", "pod", "podUID", "container", "cgroup", "limits"}));
+  GPULET_TRY(object.reject_unknown_fields({"version", "id", "namespace", "pod", "podUID", "container",
+                                           "cgroup", "limits", "podCgroup", "podGPUs"}));
   GPULET_TRY_ASSIGN(const auto version, object.optional_integer("version"));
   if (version != kLimitRecordVersion)
     return fail(Code::kInvalidArgument,
@@ -63,6 +87,7 @@ Result<LimitRecord> parse_limit_record(std::string_view text) {
   if (record.cgroup.front() != '/')
     return fail(Code::kInvalidArgument, "cgroup: expected an absolute path, found \"" + record.cgroup + "\"");
   GPULET_TRY_ASSIGN(record.limits, read_limits(object));
+  GPULET_TRY(read_pod_level(object, record));
   return record;
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,8 @@ struct LimitRecord {
   std::string container;
   std::string cgroup;                  // its directory, as the agent sees it
   std::map<DeviceUuid, Bytes> limits;  // by GPU
+  std::string pod_cgroup{};            // likewise; empty: the Pod has no limit of its own
+  std::set<DeviceUuid> pod_gpus{};     // of `limits`: those on which it may have one
   friend bool operator==(const LimitRecord&, const LimitRecord&) = default;
 };
 

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "nvml/memory_limits.h"
 
 namespace gpulet::agent {
 namespace {
@@ -58,6 +59,7 @@ void LimitService::answer_request(const LimitRequest& request, Done done) {
   auto& pending = pending_[id];
   pending.request = request;
   pending.cgroup = cgroup->directory;
+  pending.pod_cgroup = cgroup->pod;
   pending.done = std::move(done);
   pending.until = ports_.loop.now() + kLimitAnswerLimit;
   pending.deadline = ports_.loop.after(kLimitAnswerLimit, [this, id] {
@@ -114,6 +116,11 @@ void LimitService::notify_refusal(const PodRef& pod, const std::string& containe
 void LimitService::begin_setting(Pending pending, const ContainerLimits& limits) {
   const auto id = pending.request.container_id;
   LimitRecord record{id, limits.pod, pending.request.container, pending.cgroup, limits.limits};
+  for (const auto& [gpu, limit] : limits.limits) {
+    if (!pending.pod_cgroup.empty() && !limits.unlimited.contains(gpu) && ports_.counts_for_ancestors(gpu))
+      record.pod_gpus.insert(gpu);
+  }
+  if (!record.pod_gpus.empty()) record.pod_cgroup = pending.pod_cgroup;
   if (const auto written = store_.write_record(record); !written) {
     notify_refusal(limits.pod, pending.request.container, written.error());
     return pending.done(fail(written.error()));
@@ -141,6 +148,15 @@ void LimitService::set_next(const std::string& id, std::size_t index) {
     if (std::exchange(limited.is_again_due, false)) return set_next(id, 0);
     return finish_setting(id);
   }
+  const auto gpu = std::next(limited.record.limits.begin(), static_cast<std::ptrdiff_t>(index))->first;
+  settle_pod(limited.record, gpu, [this, id, index, gpu](const Status& settled) {
+    if (settled) return set_own(id, index);
+    fail_setting(id, settled.error().with_context(gpu.str()));
+  });
+}
+
+void LimitService::set_own(const std::string& id, std::size_t index) {
+  auto& limited = containers_.at(id);
   const auto entry = std::next(limited.record.limits.begin(), static_cast<std::ptrdiff_t>(index));
   const DeviceUuid& gpu = entry->first;
   ports_.set_limit(gpu, limited.record.cgroup, entry->second,
@@ -149,6 +165,37 @@ void LimitService::set_next(const std::string& id, std::size_t index) {
                      if (result) return set_next(id, index + 1);
                      fail_setting(id, result.error().with_context(gpu.str()));
                    });
+}
+
+// Of the containers that run or are about to; 0: there are none.
+Bytes LimitService::pod_limit(const LimitRecord& record, const DeviceUuid& gpu) const {
+  Bytes sum;
+  bool is_limited = ports_.counts_for_ancestors(gpu);  // it may not be since the driver was loaded again
+  for (const auto& [id, limited] : containers_) {
+    const bool is_over = limited.phase == Phase::kClearing || limited.phase == Phase::kStale;
+    const auto limit = limited.record.limits.find(gpu);
+    if (is_over || limited.record.pod.uid != record.pod.uid || limit == limited.record.limits.end()) continue;
+    is_limited = is_limited && limited.record.pod_gpus.contains(gpu);
+    sum.value += limit->second.value;
+  }
+  return sum == Bytes{} || is_limited ? sum : nvml::kNoMemoryLimit;
+}
+
+// The driver takes calls in their order, so the last sum stands.
+void LimitService::settle_pod(const LimitRecord& record, const DeviceUuid& gpu, Done done) {
+  if (!record.pod_gpus.contains(gpu)) return done({});
+  const auto settled = [done = std::move(done), alive = lifetime_.watch()](const Status& result) {
+    if (alive) done(is_cleared(result) ? Status{} : result);
+  };
+  const auto limit = pod_limit(record, gpu);
+  if (limit == Bytes{}) return ports_.clear_limit(gpu, record.pod_cgroup, settled);
+  ports_.set_pod_limit(
+      gpu, record.pod_cgroup, limit,
+      [this, gpu, cgroup = record.pod_cgroup, settled, alive = lifetime_.watch()](const Status& set) {
+        if (!alive || is_cleared(set)) return settled(set);
+        log::warning("a Pod has no memory limit of its own; its containers have theirs", set.error());
+        ports_.set_pod_limit(gpu, cgroup, nvml::kNoMemoryLimit, settled);
+      });
 }
 
 void LimitService::finish_setting(const std::string& id) {
@@ -217,11 +264,19 @@ void LimitService::clear_next(const std::string& id, std::size_t index) {
   ports_.clear_limit(gpu, limited.record.cgroup,
                      [this, id, index, gpu = gpu, alive = lifetime_.watch()](const Status& result) {
                        if (!alive) return;
-                       auto& cleared = containers_.at(id);
-                       if (!is_cleared(result) && !std::exchange(cleared.has_clear_error, true))
-                         cleared.clear_error = result.error().with_context(gpu.str());
-                       clear_next(id, index + 1);
+                       note_clear_error(id, gpu, result);
+                       settle_pod(containers_.at(id).record, gpu,
+                                  [this, id, index, gpu](const Status& settled) {
+                                    note_clear_error(id, gpu, settled);
+                                    clear_next(id, index + 1);
+                                  });
                      });
+}
+
+void LimitService::note_clear_error(const std::string& id, const DeviceUuid& gpu, const Status& result) {
+  auto& limited = containers_.at(id);
+  if (!is_cleared(result) && !std::exchange(limited.has_clear_error, true))
+    limited.clear_error = result.error().with_context(gpu.str());
 }
 
 void LimitService::finish_clearing(const std::string& id) {

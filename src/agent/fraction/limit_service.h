@@ -7,6 +7,13 @@
 // agree. A record is written before the first limit is set. Limits are set again when the driver has been
 // loaded again and when another agent takes over; records of containers that have ended are cleared then.
 //
+// Where the kernel counts the memory of a cgroup for all its ancestors (dmem_controller.h), the Pod's cgroup
+// has the sum of its running containers' limits too: memory that one has passed to another still counts there
+// when the first has ended. It is raised before a container's own limit is set and lowered after that is
+// cleared, so that none gets less than its own; where the driver refuses it, the Pod has none. With other
+// accounting a container's limit would take the place of the Pod's, so it has none, and likewise on a GPU
+// that another of its containers holds without a limit.
+//
 // Limits are cleared at the end of the last process, while the cgroup still exists: one kind of the driver's
 // accounting keeps a limit for a cgroup that is gone, and could then hit a stranger.
 //
@@ -51,6 +58,10 @@ struct LimitPorts {
   // Errors: kNotFound where the driver or the kernel does not know the cgroup.
   std::function<void(const DeviceUuid&, const std::string& cgroup, Done done)> clear_limit;
   std::function<void(const EvictionEvent&)> notify;
+  // Whether a limit of the GPU's memory counts for all cgroups below.
+  std::function<bool(const DeviceUuid&)> counts_for_ancestors;
+  // set_pod_memory_limit() (agent/driver/memory_limits.h).
+  std::function<void(const DeviceUuid&, const std::string& cgroup, Bytes, Done done)> set_pod_limit;
 };
 
 // Loop's thread only.
@@ -80,7 +91,7 @@ class LimitService {
  private:
   struct Pending {
     LimitRequest request;
-    std::string cgroup;
+    std::string cgroup, pod_cgroup;
     bool has_asked = false;  // for the Pods to be read
     Done done;
     Time until{};
@@ -109,12 +120,16 @@ class LimitService {
   void refuse_pending(const std::string& id, const PodRef& pod, const Error& why);
   void begin_setting(Pending pending, const ContainerLimits& limits);
   void set_next(const std::string& id, std::size_t index);
+  void set_own(const std::string& id, std::size_t index);
+  Bytes pod_limit(const LimitRecord& record, const DeviceUuid& gpu) const;
+  void settle_pod(const LimitRecord& record, const DeviceUuid& gpu, Done done);
   void finish_setting(const std::string& id);
   void fail_setting(const std::string& id, const Error& why);
   void watch_container(const std::string& id, Limited& limited);
   void on_end(const std::string& id);
   void begin_clearing(const std::string& id);
   void clear_next(const std::string& id, std::size_t index);
+  void note_clear_error(const std::string& id, const DeviceUuid& gpu, const Status& result);
   void finish_clearing(const std::string& id);
   void restore_one(const std::string& id);
   void notify_refusal(const PodRef& pod, const std::string& container, const Error& why);

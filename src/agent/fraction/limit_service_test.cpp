@@ -12,6 +12,7 @@
 
 #include "agent/remediation/test_faults.h"
 #include "base/file.h"
+#include "nvml/memory_limits.h"
 
 namespace gpulet::agent {
 namespace {
@@ -84,6 +85,22 @@ class LimitServiceTest : public testing::Test {
               });
             },
         .notify = [this](const EvictionEvent& event) { events.push_back(event); },
+        .counts_for_ancestors = [this](const DeviceUuid&) { return is_dmem; },
+        .set_pod_limit =
+            [this](const DeviceUuid& gpu, const std::string& cgroup, Bytes limit, LimitPorts::Done done) {
+              const bool is_none = limit == nvml::kNoMemoryLimit;
+              calls.push_back("pod " + gpu.str() + " " + cgroup + " " +
+                              (is_none ? "none" : std::to_string(limit.mebibytes())));
+              run_driver([this, gpu, cgroup, limit, is_none, done = std::move(done)] {
+                if (pod_errors > 0) {
+                  --pod_errors;
+                  return done(fail(Code::kIo, "no Pod"));
+                }
+                in_force[{gpu, cgroup}] = limit;
+                if (is_none) in_force.erase({gpu, cgroup});
+                done({});
+              });
+            },
     };
   }
   void run_driver(std::function<void()> call) {
@@ -91,7 +108,7 @@ class LimitServiceTest : public testing::Test {
   }
   LimitRequest add_container(const std::string& id, const std::string& uid = "uid-a") {
     const unsigned pid = 100 + static_cast<unsigned>(cgroups.size());
-    cgroups[pid] = {"/cgroup/" + id, {uid, id}};
+    cgroups[pid] = {"/cgroup/" + id, {uid, id}, "/cgroup"};
     alive.insert("/cgroup/" + id);
     return {id, pid, "uid-a", "main", "/" + id};
   }
@@ -124,6 +141,8 @@ class LimitServiceTest : public testing::Test {
   bool is_driver_hanging = false;
   std::vector<std::function<void()>> waiting;
   std::map<std::pair<DeviceUuid, std::string>, Bytes> in_force;
+  bool is_dmem = false;
+  int pod_errors = 0;  // the next calls for the Pod fail
   std::vector<std::string> calls, answers;
   std::vector<std::size_t> records_when_set;
   std::vector<EvictionEvent> events;
@@ -331,52 +350,96 @@ TEST_F(LimitServiceTest, TheNumberOfWaitersIsBounded) {
   EXPECT_THAT(answers, ElementsAre(HasSubstr("too many containers wait")));
 }
 
-TEST_F(LimitServiceTest, RecordsAreReadAsTheyAreWritten) {
-  const LimitRecordStore store(root);
-  auto record = record_of(kFirstId);
-  record.limits[kOtherLimitedGpu] = mebibytes(80'000);
-  ASSERT_TRUE(store.write_record(record));
-  EXPECT_EQ(store.load_records()->records, std::vector{record});
-  const auto text = limit_record_json(record);
-  EXPECT_EQ(parse_limit_record(text).value(), record);
-  for (const auto& [from, to] : {std::pair{"\"version\":1", "\"version\":2"},
-                                 {"\"cgroup\":\"/", "\"cgroup\":\""},
-                                 {"\"container\":\"main\"", "\"container\":7"},
-                                 {"\"podUID\"", "\"uid\""},
-                                 {"1073741824", "-1"},
-                                 {"}\n", ""}}) {
-    auto wrong = text;
-    wrong.replace(wrong.find(from), std::string_view(from).size(), to);
-    EXPECT_FALSE(parse_limit_record(wrong)) << wrong;
-  }
-  EXPECT_FALSE(parse_limit_record(std::string(kMaxLimitRecordBytes + 1, ' ')));
-  record.container_id = "../x";
-  EXPECT_FALSE(store.write_record(record));
-
-  // What is no record stays where it is; what a killed writer left goes.
-  std::ofstream(root + "/" + kSecondId + ".json") << text;
-  std::ofstream(root + "/" + kFirstId + ".json.tmp.x") << "{";
-  std::ofstream(root + "/agent.sock") << "";
-  const auto loaded = store.load_records();
-  ASSERT_TRUE(loaded);
-  EXPECT_EQ(loaded->records.size(), 1u);
-  ASSERT_EQ(loaded->errors.size(), 1u);
-  EXPECT_THAT(loaded->errors[0].full_message(), HasSubstr(kSecondId + ".json: id: expected the file's name"));
-  EXPECT_FALSE(std::filesystem::exists(root + "/" + kFirstId + ".json.tmp.x"));
-  EXPECT_TRUE(store.remove_record(kFirstId));
-  EXPECT_TRUE(store.remove_record(kFirstId));
-  EXPECT_EQ(store.load_records()->records.size(), 0u);
-  EXPECT_EQ(LimitRecordStore(root + "/none").load_records()->records.size(), 0u);
+// The Pod's comes before each of its containers' own, which never exceeds it.
+TEST_F(LimitServiceTest, ThePodHasTheSumOfItsContainers) {
+  is_dmem = true;
+  ask(add_container(kFirstId));
+  EXPECT_THAT(calls, ElementsAre("pod GPU-0 /cgroup 1024", "set GPU-0 /cgroup/1 1024",
+                                 "pod GPU-1 /cgroup 2048", "set GPU-1 /cgroup/1 2048"));
+  limits.limits.erase(kOtherLimitedGpu);
+  calls.clear();
+  ask(add_container(kSecondId));
+  EXPECT_THAT(calls, ElementsAre("pod GPU-0 /cgroup 2048", "set GPU-0 /cgroup/2 1024"));
+  calls.clear();
+  end_container(kFirstId);
+  EXPECT_THAT(calls, ElementsAre("clear GPU-0 /cgroup/1", "pod GPU-0 /cgroup 1024", "clear GPU-1 /cgroup/1",
+                                 "clear GPU-1 /cgroup"));
+  EXPECT_EQ(in_force.at({kLimitedGpu, "/cgroup"}), mebibytes(1024));
+  end_container(kSecondId);
+  EXPECT_THAT(in_force, IsEmpty());
+  EXPECT_EQ(records(), 0u);
 }
 
-TEST_F(LimitServiceTest, RecordsMoveToAnotherDirectory) {
-  const LimitRecordStore from(root), to(root + "/next/limits");
-  EXPECT_TRUE(LimitRecordStore(root + "/none").move_records(to));
-  ASSERT_TRUE(from.write_record(record_of(kFirstId)));
-  ASSERT_TRUE(from.write_record(record_of(kSecondId)));
-  EXPECT_TRUE(from.move_records(to));
-  EXPECT_EQ(from.load_records()->records.size(), 0u);
-  EXPECT_EQ(to.load_records()->records, (std::vector{record_of(kFirstId), record_of(kSecondId)}));
+// There, a container's limit takes the place of the Pod's.
+TEST_F(LimitServiceTest, ThePodHasNoLimitInTheDriversOwnAccounting) {
+  ask(add_container(kFirstId));
+  end_container(kFirstId);
+  EXPECT_THAT(calls, testing::Not(testing::Contains(testing::EndsWith("/cgroup"))));
+  EXPECT_THAT(calls, testing::Not(testing::Contains(testing::StartsWith("pod"))));
+  EXPECT_EQ(calls.size(), 4u);
+}
+
+TEST_F(LimitServiceTest, AContainerWithoutALimitKeepsThePodWithoutOne) {
+  is_dmem = true;
+  limits.unlimited = {kLimitedGpu};
+  ask(add_container(kFirstId));
+  EXPECT_THAT(calls,
+              ElementsAre("set GPU-0 /cgroup/1 1024", "pod GPU-1 /cgroup 2048", "set GPU-1 /cgroup/1 2048"));
+  // Of an earlier agent, which knew it.
+  limits.unlimited.clear();
+  calls.clear();
+  ask(add_container(kSecondId));
+  EXPECT_EQ(calls[0], "pod GPU-0 /cgroup none");
+}
+
+TEST_F(LimitServiceTest, APodThatTheDriverRefusesBreaksNoStart) {
+  is_dmem = true;
+  limits.limits.erase(kOtherLimitedGpu);
+  pod_errors = 1;
+  ask(add_container(kFirstId));
+  EXPECT_THAT(answers, ElementsAre("yes"));
+  EXPECT_THAT(calls,
+              ElementsAre("pod GPU-0 /cgroup 1024", "pod GPU-0 /cgroup none", "set GPU-0 /cgroup/1 1024"));
+  // It may still be too low: the container would get less than its own limit.
+  pod_errors = 2;
+  ask(add_container(kSecondId));
+  EXPECT_THAT(answers.back(), HasSubstr("GPU-0: no Pod"));
+  EXPECT_EQ(records(), 1u);
+  EXPECT_EQ(in_force.at({kLimitedGpu, "/cgroup"}), mebibytes(1024));
+}
+
+TEST_F(LimitServiceTest, ThePodIsSweptAndRestored) {
+  is_dmem = true;
+  limits.limits.erase(kOtherLimitedGpu);
+  ask(add_container(kFirstId));
+  ask(add_container(kSecondId));
+  alive.erase("/cgroup/" + kFirstId);
+  start();
+  calls.clear();
+  in_force.clear();  // loaded again
+  service->restore_limits();
+  loop.run_ready();
+  EXPECT_EQ(in_force.at({kLimitedGpu, "/cgroup"}), mebibytes(1024));
+  EXPECT_EQ(records(), 1u);
+  // The driver counts by itself now.
+  is_dmem = false;
+  calls.clear();
+  in_force.clear();
+  service->restore_limits();
+  loop.run_ready();
+  EXPECT_THAT(calls, ElementsAre("pod GPU-0 /cgroup none", "set GPU-0 /cgroup/2 1024"));
+  // The Pod's limit is the last to be cleared: while it may be there, so is the record.
+  is_dmem = true;
+  service->restore_limits();
+  loop.run_ready();
+  clear_error = Error(Code::kUnavailable, "there is no driver");
+  end_container(kSecondId);
+  EXPECT_EQ(records(), 1u);
+  clear_error.reset();
+  service->restore_limits();
+  loop.run_ready();
+  EXPECT_THAT(in_force, IsEmpty());
+  EXPECT_EQ(records(), 0u);
 }
 
 }  // namespace

@@ -224,9 +224,24 @@ TEST_F(ContainerCgroupTest, IsTheOneOfTheProcess) {
   ASSERT_TRUE(found) << found.error().full_message();
   EXPECT_EQ(found->directory, root + "/cgroup" + whole);
   EXPECT_EQ(found->names, (metrics::PodCgroup{pod, kSocketId}));
+  EXPECT_EQ(found->pod, root + "/cgroup/kubepods.slice" + below.substr(0, below.rfind('/')));
   // A cgroup of the container's own is below the limited one.
   put_process(whole + "/inner");
   EXPECT_EQ(find_container_cgroup(7, whole + "/inner", roots)->directory, root + "/cgroup" + whole);
+}
+
+// containerd without systemd's names: beside the cgroups of other Pods.
+TEST_F(ContainerCgroupTest, OfSomeEnginesIsBelowNoPod) {
+  const auto path =
+      "/system.slice/containerd.service/"
+      "kubepods-pod0b1d4c8e_1111_2222_3333_444455556666.slice:cri-containerd:" +
+      kSocketId;
+  put("cgroup" + path + "/cgroup.controllers", "");
+  put_process(path);
+  const auto found = find_container_cgroup(7, path, roots);
+  ASSERT_TRUE(found) << found.error().full_message();
+  EXPECT_EQ(found->directory, root + "/cgroup" + path);
+  EXPECT_EQ(found->pod, "");
 }
 
 TEST_F(ContainerCgroupTest, ResolvesAPrivateNamespace) {

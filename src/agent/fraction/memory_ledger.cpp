@@ -104,7 +104,22 @@ ContainerLimits MemoryLedger::find_limits(const std::string& pod_uid, const std:
     if (limit == Bytes{}) return refuse("the memory of " + uuid.str() + " is not known");
     known.limits[uuid] = limit;
   }
+  known.unlimited = unlimited_gpus(pod);
   return known;
+}
+
+std::set<DeviceUuid> MemoryLedger::unlimited_gpus(const HeldPod& pod) const {
+  std::set<DeviceUuid> gpus;
+  for (const auto& [name, held] : pod.containers) {
+    const auto request = pod.requests.find(name);
+    for (const auto& [uuid, shares] : held.shares) {
+      const auto* gpu = snapshot_->find(uuid);
+      if (request == pod.requests.end() || gpu == nullptr ||
+          limit_of(request->second, *gpu, shares) == Bytes{})
+        gpus.insert(uuid);
+    }
+  }
+  return gpus;
 }
 
 bool MemoryLedger::has_limits() const {

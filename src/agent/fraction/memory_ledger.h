@@ -64,6 +64,7 @@ struct ContainerLimits {
   PodRef pod{};                          // empty if unknown
   std::string reason{};                  // kRefused
   std::map<DeviceUuid, Bytes> limits{};  // kKnown, by GPU; none: it requests no memory
+  std::set<DeviceUuid> unlimited{};      // kKnown: GPUs that a container of the Pod holds without a limit
 };
 
 struct MemoryLedgerPorts {
@@ -120,6 +121,7 @@ class MemoryLedger {
     std::string problem = {};                                   // of the requests
   };
 
+  std::set<DeviceUuid> unlimited_gpus(const HeldPod& pod) const;
   void refresh();
   void on_holders(const std::vector<ContainerDevices>& holders);
   void read_due_pods();

@@ -83,6 +83,18 @@ TEST_F(MemoryLedgerTest, FindsTheLimitsOfAContainer) {
   EXPECT_EQ(ledger->find_limits("uid-plain", "prepare").state, State::kKnown);
 }
 
+// Of all containers of the Pod that hold the GPU.
+TEST_F(MemoryLedgerTest, SaysWhichGpusThePodHoldsWithoutALimit) {
+  add_pod("a", "1000", {"GPU-0::0"});
+  add_pod("plain", "", {"GPU-0::1"});
+  refresh();
+  EXPECT_TRUE(ledger->find_limits("uid-a", "main").unlimited.empty());
+  holders.push_back(container_with_devices("a", {"GPU-0::2"}));
+  holders.back().container = "side";
+  refresh();
+  EXPECT_EQ(ledger->find_limits("uid-a", "main").unlimited, (std::set<DeviceUuid>{DeviceUuid("GPU-0")}));
+}
+
 TEST_F(MemoryLedgerTest, RefusesALimitThatItDoesNotKnow) {
   add_pod("bad", "lots", {"GPU-0::0"});
   add_pod("dark", "1000", {"GPU-2::0"});

@@ -104,5 +104,34 @@ def numba_is_held_to_the_limit():
     is_held_to_the_limit("numba")
 
 
+def initialised():
+    """The result of cuInit in a process of its own, and how many devices it finds."""
+    program = "import ctypes; l = ctypes.CDLL('libcuda.so.1'); n = ctypes.c_int(); print(l.cuInit(0), l.cuDeviceGetCount(ctypes.byref(n)), n.value)"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    return [int(word) for word in ran.stdout.split()]
+
+
+@contextlib.contextmanager
+def without_node(name):
+    node = pathlib.Path(os.environ["JUDGE_ROOT"]) / "dev" / name
+    away = node.with_suffix(".away")
+    node.rename(away)
+    try:
+        yield
+    finally:
+        away.rename(node)
+
+
+@check
+def missing_nodes_give_the_codes_of_hardware():
+    count = len(machine()["gpus"])
+    same(initialised(), [0, 0, count])
+    if os.environ["JUDGE_NODES"] != "1":
+        return
+    for name, wanted in (("nvidia-uvm", [999, 3, 0]), ("nvidiactl", [100, 3, 0]), ("nvidia0", [0, 0, count - 1] if count > 1 else [100, 3, 0])):
+        with without_node(name):
+            same(initialised(), wanted, f"without {name}")
+
+
 if __name__ == "__main__":
     judge.main()

@@ -26,7 +26,7 @@ build: bootstrap-demo ## build the release into out/bin and out/lib
 	@cmake --install $(OUT)/build/release --prefix $(OUT) --strip >/dev/null
 
 demo: bootstrap-demo ## run a simulated node with 8 H100: discovery, placement, a fault and the recovery; DETAILS=1
-	@JOBS=$(JOBS) scripts/build demo gpulet gpulet-hook gpulet-sim sim_nvidia_ml nvidia-smi nvidia-cuda-mps-control
+	@JOBS=$(JOBS) scripts/build demo gpulet gpulet-hook gpulet-sim sim_nvidia_ml sim_cuda_driver nvidia-smi nvidia-cuda-mps-control
 	@$(OUT)/build/demo/bin/gpulet-sim demo $(if $(DETAILS),--details)
 
 test: bootstrap-test ## run all tests, as .ci/run does; ends in `N passed, N failed`

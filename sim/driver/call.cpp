@@ -34,14 +34,9 @@ std::string state_above_library() {
   }
 }
 
-std::string state_path() {
-  if (const char* named = std::getenv("GPULET_SIM_STATE"); named != nullptr && *named != '\0') return named;
-  return state_above_library();
-}
-
 // Maps the machine's file unless it is mapped already. Precondition: the session's mutex is held.
 StateFile* find_state(Session& current) {
-  const std::string path = state_path();
+  const std::string path = machine_state_path();
   struct stat info{};
   if (path.empty() || stat(path.c_str(), &info) != 0) return nullptr;
   StateFile* mapped = current.state.load(std::memory_order_acquire);
@@ -54,22 +49,6 @@ StateFile* find_state(Session& current) {
   current.inode = info.st_ino;
   current.state.store(fresh, std::memory_order_release);
   return fresh;
-}
-
-void wait_out_hang_and_delay(const StateFile& state) {
-  std::uint32_t delay_us = 0;
-  while (true) {
-    const std::uint32_t seen = state.change_count();
-    {
-      const ReadGuard machine = state.lock_for_read();
-      if (machine->driver.hang == 0) {
-        delay_us = machine->driver.delay_us;
-        break;
-      }
-    }
-    state.wait_for_change(seen, -1);
-  }
-  if (delay_us != 0) usleep(delay_us);
 }
 
 void store_rights(Session& current, const NodeAccess& access) {
@@ -110,6 +89,27 @@ nvmlReturn_t initialise(bool attaches_gpus) {
 }
 
 }  // namespace
+
+std::string machine_state_path() {
+  if (const char* named = std::getenv("GPULET_SIM_STATE"); named != nullptr && *named != '\0') return named;
+  return state_above_library();
+}
+
+void wait_out_hang_and_delay(const StateFile& state) {
+  std::uint32_t delay_us = 0;
+  while (true) {
+    const std::uint32_t seen = state.change_count();
+    {
+      const ReadGuard machine = state.lock_for_read();
+      if (machine->driver.hang == 0) {
+        delay_us = machine->driver.delay_us;
+        break;
+      }
+    }
+    state.wait_for_change(seen, -1);
+  }
+  if (delay_us != 0) usleep(delay_us);
+}
 
 Session& session() {
   static Session* const kSession = new Session;

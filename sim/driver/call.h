@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "sim/state/clients.h"
@@ -64,6 +65,12 @@ Status check_unused_by_others(const Machine& machine, unsigned int gpu);
 // Returns NVML_SUCCESS if a call may proceed, else NVML_ERROR_UNINITIALIZED or NVML_ERROR_DRIVER_NOT_LOADED.
 nvmlReturn_t driver_ready(const Machine& machine);
 
+// The file of the machine: GPULET_SIM_STATE, else in the nearest directory above this library; "" without
+// one.
+std::string machine_state_path();
+
+// Sleeps while the whole driver hangs, then for its delay, without a lock.
+void wait_out_hang_and_delay(const StateFile& state);
 // Sleeps while the whole driver hangs, then for its delay, without a lock. Returns NVML_ERROR_UNINITIALIZED
 // if the session has no machine.
 nvmlReturn_t wait_out_driver_faults();

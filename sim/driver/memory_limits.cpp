@@ -53,11 +53,15 @@ nvmlReturn_t check_cgroup(const CgroupPath& cgroup) {
 
 }  // namespace
 
+CgroupPath gpulet::sim::cgroup_path_of_caller() {
+  const char* named = std::getenv("GPULET_SIM_CGROUP");
+  return named != nullptr ? look_up_cgroup(named) : look_up_cgroup_of_process("self");
+}
+
 std::optional<Cgroup> gpulet::sim::cgroup_of_caller() {
   const StateFile* state = session().state.load(std::memory_order_acquire);
   if (state == nullptr || !has_memory_limits(*state->lock_for_read())) return std::nullopt;
-  const char* named = std::getenv("GPULET_SIM_CGROUP");
-  const CgroupPath own = named != nullptr ? look_up_cgroup(named) : look_up_cgroup_of_process("self");
+  const CgroupPath own = cgroup_path_of_caller();
   return own.chain.empty() ? std::nullopt : std::optional(own.chain.front());
 }
 

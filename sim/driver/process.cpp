@@ -20,7 +20,9 @@ constexpr std::uint8_t kAnyKind = 0xff;
 constexpr unsigned int kSampleBuffer = 72;
 
 bool is_on_device(const GpuCall& call, const Process& process, std::uint8_t kind) {
-  if (process.pid == 0 || (kind != kAnyKind && process.kind != kind)) return false;
+  // As the kernel, which lists no process that the caller's PID namespace lacks.
+  if (process.pid == 0 || process.pid == kHiddenPid) return false;
+  if (kind != kAnyKind && process.kind != kind) return false;
   if (!call.is_mig()) return true;
   return process.gpu_instance == call.gpu_instance().id &&
          process.compute_instance == call.compute_instance().id;

@@ -84,6 +84,7 @@ NodeAccess open_device_nodes(const StateFile& state) {
   }
   access.monitor = open_node(capability_node(directory, kMonitorMinor)) == 0;
   access.config = open_node(capability_node(directory, kConfigMinor)) == 0;
+  access.uvm = open_node(directory + "/nvidia-uvm") == 0;
   return access;
 }
 

@@ -35,6 +35,7 @@ struct NodeAccess {
   // Of a machine without device nodes (`up --no-device-nodes`) that this unprivileged user has made: with
   // respect to it, he is the administrator.
   bool is_owner = false;
+  bool uvm = true;  // /dev/nvidia-uvm, without which CUDA does not initialise
 };
 
 // Opens the nodes in the process's own /dev where the driver root is its root, as in a container; else in the

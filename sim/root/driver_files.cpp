@@ -383,7 +383,6 @@ struct Library {
 };
 
 constexpr Library kLibraries[] = {
-    {"libcuda", "1", true},
     {"libcudadebugger", "1"},
     {"libnvcuvid", "1", true},
     {"libnvidia-allocator", "1", true},
@@ -409,7 +408,9 @@ constexpr Library kLibraries[] = {
     {"libGLESv2_nvidia", "2"},
     {"libGLX_nvidia", "0"},
 };
+// The simulated ones; the others have no symbols.
 constexpr Library kNvml{"libnvidia-ml", "1", true};
+constexpr Library kCuda{"libcuda", "1", true};
 constexpr std::string_view kFirmware[] = {"gsp_ga10x.bin", "gsp_tu10x.bin"};
 
 std::string library_path(const std::string& name) { return std::string(kLibraryDirectory) + "/" + name; }
@@ -445,6 +446,12 @@ Status add_stubs(FileTree& tree, const std::string& version) {
   return {};
 }
 
+Status add_library(FileTree& tree, const Library& library, const std::string& version,
+                   std::string_view content) {
+  GPULET_TRY(tree.add_file(library_path(versioned_name(library, version)), content, 0755));
+  return add_links(tree, library, version);
+}
+
 void remove_library(FileTree& tree, const Library& library, const std::string& version) {
   tree.remove_path(library_path(std::string(library.name) + ".so"));
   tree.remove_path(library_path(link_name(library)));
@@ -455,8 +462,13 @@ void remove_library(FileTree& tree, const Library& library, const std::string& v
 
 Status add_driver_files(FileTree& tree, const DriverFiles& files) {
   GPULET_TRY(add_stubs(tree, files.version));
-  GPULET_TRY(tree.add_copy(library_path(versioned_name(kNvml, files.version)), files.nvml));
-  GPULET_TRY(add_links(tree, kNvml, files.version));
+  GPULET_TRY_ASSIGN(const std::string nvml, read_file(files.nvml));
+  GPULET_TRY(add_library(tree, kNvml, files.version, nvml));
+  std::string cuda = make_shared_object(link_name(kCuda));
+  if (!files.cuda.empty()) {
+    GPULET_TRY_ASSIGN(cuda, read_file(files.cuda));
+  }
+  GPULET_TRY(add_library(tree, kCuda, files.version, cuda));
   if (!files.nvidia_smi.empty()) GPULET_TRY(tree.add_copy("usr/bin/nvidia-smi", files.nvidia_smi));
   if (!files.mps_control.empty())
     GPULET_TRY(tree.add_copy("usr/bin/nvidia-cuda-mps-control", files.mps_control));
@@ -465,15 +477,17 @@ Status add_driver_files(FileTree& tree, const DriverFiles& files) {
 
 Status change_driver_version(FileTree& tree, const std::string& old_version, const std::string& new_version) {
   if (old_version == new_version) return {};
-  const std::string nvml = tree.root_path() + "/" + library_path(versioned_name(kNvml, old_version));
-  GPULET_TRY_ASSIGN(const std::string content, read_file(nvml));
+  const std::string directory = tree.root_path() + "/" + std::string(kLibraryDirectory) + "/";
+  GPULET_TRY_ASSIGN(const std::string nvml, read_file(directory + versioned_name(kNvml, old_version)));
+  GPULET_TRY_ASSIGN(const std::string cuda, read_file(directory + versioned_name(kCuda, old_version)));
   for (const Library& library : kLibraries) remove_library(tree, library, old_version);
   for (const std::string_view name : kFirmware)
     tree.remove_path("lib/firmware/nvidia/" + old_version + "/" + std::string(name));
   remove_library(tree, kNvml, old_version);
+  remove_library(tree, kCuda, old_version);
   GPULET_TRY(add_stubs(tree, new_version));
-  GPULET_TRY(tree.add_file(library_path(versioned_name(kNvml, new_version)), content, 0755));
-  return add_links(tree, kNvml, new_version);
+  GPULET_TRY(add_library(tree, kNvml, new_version, nvml));
+  return add_library(tree, kCuda, new_version, cuda);
 }
 
 }  // namespace gpulet::sim

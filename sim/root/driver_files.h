@@ -107,6 +107,7 @@ struct DriverFiles {
   std::string nvml;           // path of the simulated libnvidia-ml.so.1, copied in
   std::string nvidia_smi;     // path of the simulated nvidia-smi; empty: none
   std::string mps_control{};  // path of the simulated nvidia-cuda-mps-control
+  std::string cuda{};         // path of the simulated libcuda.so.1; empty: one without symbols
 };
 
 Status add_driver_files(FileTree& tree, const DriverFiles& files);

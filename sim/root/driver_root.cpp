@@ -217,8 +217,8 @@ Result<StateFile> build_root(FileTree& tree, const Machine& machine, const RootO
   }
   GPULET_TRY(add_proc(tree, machine, options.uvm));
   GPULET_TRY(add_sys(tree, machine));
-  GPULET_TRY(add_driver_files(
-      tree, {machine.driver.version, options.nvml_library, options.nvidia_smi, options.mps_control}));
+  GPULET_TRY(add_driver_files(tree, {machine.driver.version, options.nvml_library, options.nvidia_smi,
+                                     options.mps_control, options.cuda_library}));
   GPULET_TRY(tree.add_directory("run/gpulet-sim"));
   for (std::uint32_t i = 0; i < machine.gpu_count; ++i) sync_capabilities(options.root, machine.gpus[i]);
   GPULET_TRY(tree.save_list(kListPath));
@@ -268,10 +268,11 @@ InstalledFiles installed_files() {
       std::filesystem::path(std::string(program, static_cast<std::size_t>(length))).parent_path();
   for (const std::string& place : {directory + "/../lib/gpulet/sim", directory, directory + "/../sim"}) {
     InstalledFiles files{place + "/libnvidia-ml.so.1", place + "/nvidia-smi",
-                         place + "/nvidia-cuda-mps-control"};
+                         place + "/nvidia-cuda-mps-control", place + "/libcuda.so.1"};
     if (access(files.nvml_library.c_str(), R_OK) != 0) continue;
     if (access(files.nvidia_smi.c_str(), X_OK) != 0) files.nvidia_smi.clear();
     if (access(files.mps_control.c_str(), X_OK) != 0) files.mps_control.clear();
+    if (access(files.cuda_library.c_str(), R_OK) != 0) files.cuda_library.clear();
     return files;
   }
   return {};
@@ -283,6 +284,7 @@ Result<StateFile> create_driver_root(const Machine& machine, RootOptions options
   if (options.nvml_library.empty()) options.nvml_library = installed.nvml_library;
   if (options.nvidia_smi.empty()) options.nvidia_smi = installed.nvidia_smi;
   if (options.mps_control.empty()) options.mps_control = installed.mps_control;
+  if (options.cuda_library.empty()) options.cuda_library = installed.cuda_library;
   if (options.nvml_library.empty()) {
     return fail(Code::kNotFound, "no simulated libnvidia-ml.so.1 next to this program: pass --library");
   }

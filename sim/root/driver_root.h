@@ -17,6 +17,7 @@ struct RootOptions {
   std::string nvidia_smi;
   std::string mps_control{};
   bool uvm = true;  // false: the module nvidia-uvm is not loaded; see load_uvm
+  std::string cuda_library{};
 };
 
 // Creates the files, then the state, so that a client never sees half a machine. Leaves nothing behind on an
@@ -47,12 +48,14 @@ Status remove_device_node(const std::string& root, const std::string& name);
 Status load_uvm(const std::string& root, bool with_nodes);
 Status unload_uvm(const std::string& root);
 
-// Returns the simulated libnvidia-ml.so.1, nvidia-smi and nvidia-cuda-mps-control: in ../lib/gpulet/sim
-// beside the running program's directory, or in that directory (a build tree). Empty if missing.
+// Returns the simulated libnvidia-ml.so.1, libcuda.so.1, nvidia-smi and nvidia-cuda-mps-control: in
+// ../lib/gpulet/sim beside the running program's directory, or in that directory (a build tree). Empty if
+// missing.
 struct InstalledFiles {
   std::string nvml_library;
   std::string nvidia_smi;
   std::string mps_control{};
+  std::string cuda_library{};
 };
 InstalledFiles installed_files();
 

@@ -40,6 +40,10 @@ std::string process_name(const std::string& pid) {
 }
 
 void add_holder(std::vector<std::string>& holders, std::uint32_t pid, std::string name) {
+  if (pid == kHiddenPid) {
+    holders.emplace_back("a process of another PID namespace");
+    return;
+  }
   if (name.empty()) name = process_name(std::to_string(pid));
   holders.push_back(std::to_string(pid) + (name.empty() ? "" : " " + name));
 }

@@ -198,26 +198,55 @@ void remove_cgroup_limits(Machine& machine, const std::string& name) {
   }
 }
 
-Status charge_memory(Machine& machine, std::uint32_t gpu, std::uint32_t pid, const std::vector<Cgroup>& chain,
-                     std::uint64_t bytes) {
+namespace {
+
+// The cgroup that an allocation is charged to; empty: none. Errors: kInvalidArgument beyond a limit.
+Result<std::string> find_charged_cgroup(const Machine& machine, std::uint32_t gpu,
+                                        const std::vector<Cgroup>& chain, std::uint64_t bytes) {
   const MemoryBackend backend = memory_backend(machine);
-  if (backend == MemoryBackend::kOff || chain.empty()) return {};
-  MemoryAccounting& accounting = machine.memory;
-  std::string charged = backend == MemoryBackend::kDmem ? chain.front().name : std::string();
+  if (backend == MemoryBackend::kOff || chain.empty()) return std::string();
   for (const Cgroup& cgroup : chain) {
-    const MemoryLimit* limit = find_limit(accounting, backend, gpu, cgroup);
+    const MemoryLimit* limit = find_limit(machine.memory, backend, gpu, cgroup);
     if (limit == nullptr) continue;
-    GPULET_TRY(check_room(accounting, backend, *limit, bytes));
-    if (backend == MemoryBackend::kMisc) {
-      charged = limit->cgroup;
-      break;
-    }
+    GPULET_TRY(check_room(machine.memory, backend, *limit, bytes));
+    if (backend == MemoryBackend::kMisc) return std::string(limit->cgroup);
   }
-  if (charged.empty()) return {};
+  if (backend != MemoryBackend::kDmem) return std::string();
+  const MemoryLimit* own = find_limit(machine.memory, backend, gpu, chain.front());
+  if (own == nullptr || own->cgroup == chain.front().name) return chain.front().name;
+  // In a cgroup namespace, a process does not see its cgroup's ancestors: they count all the same.
+  for (const MemoryLimit& limit : machine.memory.limits) {
+    if (limit.cgroup[0] != '\0' && limit.gpu == gpu && is_at_or_below(own->cgroup, limit.cgroup))
+      GPULET_TRY(check_room(machine.memory, backend, limit, bytes));
+  }
+  return std::string(own->cgroup);
+}
+
+Result<MemoryCharge*> add_charge(MemoryAccounting& accounting, const std::string& cgroup) {
   auto* const charge = std::ranges::find(accounting.charges, 0U, &MemoryCharge::pid);
   if (charge == std::end(accounting.charges))
     return fail(Code::kFailedPrecondition, "too many processes with memory in cgroups");
-  set_text(charge->cgroup, charged);
+  *charge = {};
+  set_text(charge->cgroup, cgroup);
+  return charge;
+}
+
+MemoryCharge* find_client_charge(MemoryAccounting& accounting, ClientOfGpu client,
+                                 const std::string& cgroup) {
+  auto* const found = std::ranges::find_if(accounting.charges, [&](const MemoryCharge& charge) {
+    return charge.pid != 0 && charge.cuda_client == client.cuda_client && charge.gpu == client.gpu &&
+           charge.cgroup == cgroup;
+  });
+  return found == std::end(accounting.charges) ? nullptr : found;
+}
+
+}  // namespace
+
+Status charge_memory(Machine& machine, std::uint32_t gpu, std::uint32_t pid, const std::vector<Cgroup>& chain,
+                     std::uint64_t bytes) {
+  GPULET_TRY_ASSIGN(const std::string charged, find_charged_cgroup(machine, gpu, chain, bytes));
+  if (charged.empty()) return {};
+  GPULET_TRY_ASSIGN(MemoryCharge* const charge, add_charge(machine.memory, charged));
   charge->bytes = bytes;
   charge->gpu = gpu;
   charge->pid = pid;
@@ -226,7 +255,35 @@ Status charge_memory(Machine& machine, std::uint32_t gpu, std::uint32_t pid, con
 
 void release_memory(Machine& machine, std::uint32_t gpu, std::uint32_t pid) {
   for (MemoryCharge& charge : machine.memory.charges) {
-    if (charge.pid == pid && charge.gpu == gpu) charge = {};
+    if (charge.cuda_client == 0 && charge.pid == pid && charge.gpu == gpu) charge = {};
+  }
+}
+
+Result<std::string> charge_client(Machine& machine, ClientOfGpu client, const std::vector<Cgroup>& chain,
+                                  std::uint64_t bytes) {
+  GPULET_TRY_ASSIGN(std::string charged, find_charged_cgroup(machine, client.gpu, chain, bytes));
+  if (charged.empty()) return charged;
+  MemoryCharge* charge = find_client_charge(machine.memory, client, charged);
+  if (charge == nullptr) {
+    GPULET_TRY_ASSIGN(charge, add_charge(machine.memory, charged));
+    charge->gpu = client.gpu;
+    charge->pid = kHiddenPid;
+    charge->cuda_client = client.cuda_client;
+  }
+  charge->bytes += bytes;
+  return charged;
+}
+
+void release_client(Machine& machine, ClientOfGpu client, const std::string& cgroup, std::uint64_t bytes) {
+  MemoryCharge* const charge = find_client_charge(machine.memory, client, cgroup);
+  if (charge == nullptr) return;  // the limits are gone, and their charges with them
+  charge->bytes -= std::min(charge->bytes, bytes);
+  if (charge->bytes == 0) *charge = {};
+}
+
+void release_all_of_client(Machine& machine, std::uint32_t cuda_client) {
+  for (MemoryCharge& charge : machine.memory.charges) {
+    if (charge.pid != 0 && charge.cuda_client == cuda_client) charge = {};
   }
 }
 

@@ -47,8 +47,10 @@ struct MemoryLimit {
 struct MemoryCharge {
   char cgroup[kMaxCgroupName];
   std::uint64_t bytes;
-  std::uint32_t gpu;  // index
-  std::uint32_t pid;  // 0: slot unused
+  std::uint32_t gpu;          // index
+  std::uint32_t pid;          // 0: slot unused
+  std::uint32_t cuda_client;  // as Process::cuda_client
+  std::uint32_t padding;
 };
 
 struct MemoryAccounting {
@@ -100,6 +102,17 @@ void remove_cgroup_limits(Machine& machine, const std::string& name);
 Status charge_memory(Machine& machine, std::uint32_t gpu, std::uint32_t pid, const std::vector<Cgroup>& chain,
                      std::uint64_t bytes);
 void release_memory(Machine& machine, std::uint32_t gpu, std::uint32_t pid);
+
+// The same for CUDA clients, whose allocations come and go: one charge for each client, GPU and cgroup.
+struct ClientOfGpu {
+  std::uint32_t gpu = 0;  // index
+  std::uint32_t cuda_client = 0;
+};
+// Returns the charged cgroup; empty: none. Errors: as charge_memory.
+Result<std::string> charge_client(Machine& machine, ClientOfGpu client, const std::vector<Cgroup>& chain,
+                                  std::uint64_t bytes);
+void release_client(Machine& machine, ClientOfGpu client, const std::string& cgroup, std::uint64_t bytes);
+void release_all_of_client(Machine& machine, std::uint32_t cuda_client);
 // Of a driver that is loaded again, or a GPU that is replaced: its limits and charges.
 void clear_memory_limits(Machine& machine, std::optional<std::uint32_t> gpu = std::nullopt);
 

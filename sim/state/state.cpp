@@ -141,6 +141,18 @@ Result<StateFile> StateFile::open_state(const std::string& path) {
   return file;
 }
 
+ReadGuard StateFile::lock_for_read() const {
+  ReadGuard guard(shared_);
+  update_cuda_clients(shared_->machine, path_);
+  return guard;
+}
+
+EditGuard StateFile::lock_for_edit() const {
+  EditGuard guard(shared_);
+  update_cuda_clients(shared_->machine, path_);
+  return guard;
+}
+
 void StateFile::wait_for_change(std::uint32_t seen, std::int64_t timeout_ms) const {
   timespec timeout{};
   timeout.tv_sec = static_cast<time_t>(timeout_ms / 1000);
@@ -241,6 +253,7 @@ void load_driver(Machine& machine) {
       if (gpu.mig.mode_needs_reset == 0) gpu.mig.current = gpu.mig.pending = 0;
     }
     clear_memory_limits(machine);
+    remove_cuda_processes(machine);
   }
   machine.driver.loaded = 1;
 }
@@ -327,7 +340,8 @@ std::uint64_t memory_in_use(const Gpu& gpu, std::uint32_t gpu_instance) {
   std::uint64_t bytes = gpu_instance == kNoInstance ? gpu.memory_used : 0;
   for (const Process& process : gpu.processes) {
     if (process.pid == 0) continue;
-    if (gpu_instance == kNoInstance || process.gpu_instance == gpu_instance) bytes += process.memory_bytes;
+    if (gpu_instance == kNoInstance || process.gpu_instance == gpu_instance)
+      bytes += process.memory_bytes + process.managed_bytes;
   }
   return bytes;
 }
@@ -344,7 +358,7 @@ bool add_process(Gpu& gpu, const Process& process) {
 bool remove_process(Gpu& gpu, std::uint32_t pid) {
   bool found = false;
   for (Process& slot : gpu.processes) {
-    if (pid == 0 || slot.pid != pid) continue;
+    if (pid == 0 || slot.pid != pid || slot.cuda_client != 0) continue;
     slot = {};
     found = true;
   }

@@ -17,13 +17,15 @@
 #include <utility>
 
 #include "base/result.h"
+#include "sim/state/cuda_clients.h"
+#include "sim/state/event_type.h"
 #include "sim/state/memory_limits.h"
 
 namespace gpulet::sim {
 
 inline constexpr std::uint32_t kMagic = 0x4c504753;  // "SGPL"
 // Increased with every change of the layout below: a library refuses a state of another build.
-inline constexpr std::uint32_t kLayoutVersion = 9;
+inline constexpr std::uint32_t kLayoutVersion = 10;
 inline constexpr std::size_t kMaxGpus = 64;
 inline constexpr std::size_t kMaxLinks = 36;           // NVML_NVLINK_MAX_LINKS
 inline constexpr std::size_t kMaxProfiles = 18;        // NVML_GPU_INSTANCE_PROFILE_COUNT
@@ -42,27 +44,6 @@ inline constexpr std::uint32_t kNoInstance = 0xffffffff;  // GPU or compute inst
 
 // Below a driver root.
 inline constexpr std::string_view kStatePathInRoot = "run/gpulet-sim/state";
-
-// nvmlEventType*: the bits of Event::type.
-enum EventType : std::uint64_t {
-  kEventSingleBitEcc = 0x1,
-  kEventDoubleBitEcc = 0x2,
-  kEventPState = 0x4,
-  kEventXid = 0x8,
-  kEventClock = 0x10,
-  kEventPowerSource = 0x80,
-  kEventMigConfig = 0x100,
-  kEventSingleBitEccStorm = 0x200,
-  kEventDramRetirement = 0x400,
-  kEventDramRetirementFailure = 0x800,
-  kEventNonFatalPoison = 0x1000,
-  kEventFatalPoison = 0x2000,
-  kEventGpuUnavailable = 0x4000,
-  kEventGpuRecoveryAction = 0x8000,
-};
-inline constexpr std::uint64_t kEventsSinceHopper = kEventPowerSource | kEventSingleBitEccStorm |
-                                                    kEventDramRetirement | kEventDramRetirementFailure |
-                                                    kEventNonFatalPoison | kEventFatalPoison;
 
 // The connection of two GPUs: nvmlGpuTopologyLevel_t.
 enum TopologyLevel : std::uint8_t {
@@ -199,6 +180,10 @@ struct Process {
   std::uint8_t padding;
   std::uint64_t memory_bytes;
   char name[64];  // empty: the name in /proc
+  // Of managed memory: in use on the GPU, but not listed for the process.
+  std::uint64_t managed_bytes;
+  std::uint32_t cuda_client;  // 1 + its entry in CudaClients::entries; 0: none
+  std::uint32_t padding2;
 };
 
 struct RetiredPage {
@@ -300,8 +285,8 @@ struct Gpu {
   std::int32_t power_limit_max_mw;
   std::uint16_t display_connected;  // NVML_FEATURE_ENABLED: a screen
   std::uint16_t display_active;     // NVML_FEATURE_ENABLED: a display server
-  std::uint64_t energy_mj;        // up to energy_since_ns, from then on power_usage_mw
-  std::uint64_t energy_since_ns;  // CLOCK_MONOTONIC
+  std::uint64_t energy_mj;          // up to energy_since_ns, from then on power_usage_mw
+  std::uint64_t energy_since_ns;    // CLOCK_MONOTONIC
   std::uint64_t violation_power_ns;
   std::uint64_t violation_thermal_ns;
 
@@ -394,6 +379,7 @@ struct Machine {
   std::uint64_t last_event;  // sequence of the newest, 0: none yet
   Event events[kMaxEvents];  // of sequence s at s % kMaxEvents
   MemoryAccounting memory;
+  CudaClients cuda;
 };
 
 // The whole file.
@@ -445,8 +431,9 @@ class StateFile {
   bool is_mapped() const { return shared_ != nullptr; }
   const std::string& file_path() const { return path_; }
 
-  ReadGuard lock_for_read() const { return ReadGuard(shared_); }
-  EditGuard lock_for_edit() const { return EditGuard(shared_); }
+  // Both first remove the memory of CUDA clients that have ended: see cuda_clients.h.
+  ReadGuard lock_for_read() const;
+  EditGuard lock_for_edit() const;
 
   // Read it before the machine, and pass it to wait_for_change.
   std::uint32_t change_count() const { return shared_->changes.load(std::memory_order_acquire); }

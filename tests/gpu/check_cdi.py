@@ -28,12 +28,13 @@ def check_cdi(report, machine):
         same(found["uuids"], [gpus[0]["uuid"]], "UUIDs")
         report.figure("cdi.nvml_library", found["library"])
     with report.check("cdi: a CUDA program in a container computes right on exactly the GPU given"):
-        need_cuda(machine)
         found = contained(machine, path, "0", "/test/cuda.py", "saxpy")
-        same((found["wrong"], found["uuids"]), (0, [gpus[0]["uuid"]]), "(wrong elements, UUIDs)")
+        same(found["uuids"], [gpus[0]["uuid"]], "UUIDs")
+        if machine.simulated:
+            raise Skip("the simulated libcuda sees exactly the GPU given, but computes nothing")
+        same(found["wrong"], 0, "wrong elements")
         report.figure("cdi.cuda_library", found["library"])
     with report.check("cdi: without /dev/nvidia-uvm, CUDA fails with an error"):
-        need_cuda(machine)
         found = contained(machine, path, "0", "/test/cuda.py", "saxpy", without="/dev/nvidia-uvm")
         report.figure("cdi.cuda_without_uvm", found.get("error"))
         if not re.match(r"cu\w+: CUDA_ERROR", found.get("error") or ""):
@@ -56,11 +57,6 @@ def check_paths(spec):
             same((node.get("major"), node.get("minor", 0)), (os.major(status.st_rdev), os.minor(status.st_rdev)), node["path"])
         for hook in edits.get("hooks", []):
             same(os.access(hook["path"], os.X_OK), True, hook["path"])
-
-
-def need_cuda(machine):
-    if machine.simulated:
-        raise Skip("needs CUDA, which the simulated driver does not have")
 
 
 def contained(machine, spec, device, *program, without=None):

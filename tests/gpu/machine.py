@@ -144,7 +144,7 @@ class RealMachine(Machine):
 
 
 class SimulatedMachine(Machine):
-    """`gpulet-sim up`; loads, processes and XIDs by its commands. What needs CUDA is skipped."""
+    """`gpulet-sim up`; loads and XIDs by its commands, memory by its libcuda. What needs kernels is skipped."""
     simulated = True
     kernel_log = ""
 
@@ -174,13 +174,20 @@ class SimulatedMachine(Machine):
         return pathlib.Path(self.root) / "usr/bin/nvidia-cuda-mps-control"
 
     def cuda(self, *words, env=None):
-        raise Skip("needs CUDA, which the simulated driver does not have")
+        if words[0] != "hold" or env:
+            raise Skip("needs kernels or MPS, which the simulated libcuda does not have")
+        return self.keep(Client([sys.executable, "-B", HERE / "cuda.py", *words], self.cuda_env()))
 
     def cuda_memory(self, way, mib, *descriptors, env=None):
-        raise Skip("needs CUDA, which the simulated driver does not have")
+        if way in ("export", "import", "keep") or env:
+            raise Skip("needs memory of other processes or MPS, which the simulated libcuda does not have")
+        return self.keep(Client([sys.executable, "-B", HERE / "cuda_memory.py", way, mib], self.cuda_env()))
+
+    def cuda_env(self):
+        return {"LD_LIBRARY_PATH": str(pathlib.Path(self.library).parent)}
 
     def holder(self, mib):
-        return self.keep(SimulatedProcess(self, 1, mib))  # 0 percent would end it
+        return self.cuda("hold", mib)
 
     def load(self, seconds, mib):
         return self.keep(SimulatedProcess(self, 100, mib))

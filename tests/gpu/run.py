@@ -2,7 +2,7 @@
 """What gpulet and the driver do on a machine with a real NVIDIA GPU: `make test-gpu`.
 
   tests/gpu/run.py [--programs out] [--results out/test-gpu] [--only SECTION…] [--allow-changes]
-  tests/gpu/run.py --simulated        the same on `gpulet-sim up hgx-h100`; what needs CUDA is skipped
+  tests/gpu/run.py --simulated        the same on `gpulet-sim up hgx-h100`; what needs kernels is skipped
 
 A line `ok NAME`, `SKIP NAME: reason` or `FAIL NAME: why` for each check, at the end
 `N passed, N failed, N skipped`. The return codes of the driver's calls, timings and readings go to

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Checks every simulated machine with third-party judges: nvidia-ml-py, gpustat, nvitop, NVIDIA's header, and the CDI
+"""Checks every simulated machine with third-party judges: nvidia-ml-py, gpustat, nvitop, cuda-bindings, numba, NVIDIA's header, and the CDI
 project's schema and library; and what they offer to claims with Kubernetes' validation and allocator (slices.py).
 
   tests/judges/run.py [--bin out/bin] [--lib out/lib] [--machine NAME...]
@@ -117,7 +117,7 @@ class Court:
             return
         environment = {"JUDGE_MACHINE": str(facts), "JUDGE_ROOT": str(root), "JUDGE_CONTROL": str(self.control),
                        "JUDGE_NODES": str(int(MAY_MAKE_NODES)), "JUDGE_CDI": str(self.cdi), "LD_LIBRARY_PATH": str(next(root.glob("usr/lib/*-linux-gnu")))}
-        scripts = ["values.py", "clients.py", "specs.py"] + (["mig.py"] if "mig" in wanted["gpus"][0] else []) + ["faults.py"]
+        scripts = ["values.py", "clients.py", "specs.py"] + (["mig.py"] if "mig" in wanted["gpus"][0] else []) + ["faults.py", "cuda_values.py"]
         for script in scripts:
             self.judge(script, name, environment)
         down = subprocess.run([self.control, "down", "--root", root], capture_output=True, text=True, timeout=60, check=False)

@@ -25,7 +25,7 @@ COMMAND_LINES = r"^src/cli/|^sim/control/|^sim/demo/|^sim/schedule/command\.cpp$
 
 CODE = [
     ban("environment", r"\b(std::)?(secure_)?getenv\s*\(", "take a value from config (src/config reads the environment, once)",
-        r"^src/config/|^src/cli/|^sim/driver/|^sim/mps/program/|^sim/main\.cpp$|^sim/control/|" + TESTS),
+        r"^src/config/|^src/cli/|^sim/(driver|cuda)/|^sim/mps/program/|^sim/main\.cpp$|^sim/control/|" + TESTS),
     ban("sleep", r"\b(u|nano|clock_nano)?sleep(_for|_until)?\s*\(", "wait for the event: Loop::after, a condition variable, poll",
         r"^sim/driver/"),
     ban("shell", r"\b(system|popen)\s*\(", "base/process.h runs a program without a shell"),

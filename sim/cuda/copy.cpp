@@ -1,0 +1,138 @@
+// Copies and fills. They are done when the call returns, in any stream. A device pointer that is of no
+// allocation is refused; a host's pointer is the client's own affair, as with the real library.
+
+#include <algorithm>
+#include <cstring>
+
+#include "sim/cuda/client.h"
+#include "sim/cuda/stream.h"
+
+using namespace gpulet::sim;
+using namespace gpulet::sim::cuda;
+
+namespace {
+
+// Pages of managed memory move to the GPU that uses them.
+void move_to_gpu(Allocation& allocation, std::uint64_t bytes) {
+  if (allocation.kind != AllocationKind::kManaged) return;
+  const std::uint64_t wanted = round_to_pages(std::min(allocation.bytes, allocation.resident + bytes));
+  if (wanted <= allocation.resident) return;
+  const auto more = static_cast<std::int64_t>(wanted - allocation.resident);
+  allocation.resident +=
+      static_cast<std::uint64_t>(change_managed(client().devices[allocation.device].gpu, more));
+}
+
+// Whether all bytes belong to one allocation.
+bool is_usable(CUdeviceptr address, std::uint64_t bytes) {
+  return find_allocation(address, bytes) != nullptr;
+}
+
+template <class Pointer>
+void* pointer_of(Pointer address) {
+  return reinterpret_cast<void*>(address);
+}
+void* pointer_of(const void* pointer) { return const_cast<void*>(pointer); }
+
+bool is_device_side(const void*) { return false; }
+bool is_device_side(CUdeviceptr) { return true; }
+
+template <class Side>
+bool is_valid_side(Side side, std::size_t bytes) {
+  if (!is_device_side(side)) return pointer_of(side) != nullptr;
+  return is_usable(reinterpret_cast<CUdeviceptr>(pointer_of(side)), bytes);
+}
+
+// A side is a device's address, or a pointer to the host's memory.
+template <class Target, class Source>
+CUresult copy(Target target, Source source, std::size_t bytes, CUstream stream) {
+  const ContextCall call;
+  if (const auto error = call.call_error()) return error;
+  if (!is_stream(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  if (bytes == 0) return CUDA_SUCCESS;
+  if (!is_valid_side(target, bytes) || !is_valid_side(source, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  std::memmove(pointer_of(target), pointer_of(source), bytes);
+  return CUDA_SUCCESS;
+}
+
+// One of the two is an address of the device, or both.
+CUresult copy_unified(CUdeviceptr target, CUdeviceptr source, std::size_t bytes, CUstream stream) {
+  return copy(reinterpret_cast<void*>(target), reinterpret_cast<const void*>(source), bytes, stream);
+}
+
+template <class Value>
+CUresult fill(CUdeviceptr address, Value value, std::size_t count, CUstream stream) {
+  const ContextCall call;
+  if (const auto error = call.call_error()) return error;
+  if (!is_stream(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  if (count == 0) return CUDA_SUCCESS;
+  if (count > kMaxBytes || address % sizeof(Value) != 0) return CUDA_ERROR_INVALID_VALUE;
+  Allocation* const allocation = find_allocation(address, count * sizeof(Value));
+  if (allocation == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  move_to_gpu(*allocation, count * sizeof(Value));
+  if constexpr (sizeof(Value) == 1) {
+    std::memset(pointer_of(address), value, count);
+  } else {
+    std::fill_n(static_cast<Value*>(pointer_of(address)), count, value);
+  }
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+GPULET_CUDA_EXPORT cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, std::size_t bytes) {
+  return copy(to, from, bytes, nullptr);
+}
+GPULET_CUDA_EXPORT cuMemcpyDtoH_v2(void* to, CUdeviceptr from, std::size_t bytes) {
+  return copy(to, from, bytes, nullptr);
+}
+GPULET_CUDA_EXPORT cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
+  return copy(to, from, bytes, nullptr);
+}
+GPULET_CUDA_EXPORT cuMemcpy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes) {
+  return copy_unified(to, from, bytes, nullptr);
+}
+GPULET_CUDA_EXPORT cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, std::size_t bytes,
+                                        CUstream stream) {
+  return copy(to, from, bytes, stream);
+}
+GPULET_CUDA_EXPORT cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
+  return copy(to, from, bytes, stream);
+}
+GPULET_CUDA_EXPORT cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, std::size_t bytes,
+                                        CUstream stream) {
+  return copy(to, from, bytes, stream);
+}
+GPULET_CUDA_EXPORT cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
+  return copy_unified(to, from, bytes, stream);
+}
+
+GPULET_CUDA_EXPORT cuMemsetD8_v2(CUdeviceptr address, unsigned char value, std::size_t count) {
+  return fill(address, value, count, nullptr);
+}
+GPULET_CUDA_EXPORT cuMemsetD16_v2(CUdeviceptr address, unsigned short value, std::size_t count) {
+  return fill(address, value, count, nullptr);
+}
+GPULET_CUDA_EXPORT cuMemsetD32_v2(CUdeviceptr address, unsigned int value, std::size_t count) {
+  return fill(address, value, count, nullptr);
+}
+GPULET_CUDA_EXPORT cuMemsetD8Async(CUdeviceptr address, unsigned char value, std::size_t count,
+                                   CUstream stream) {
+  return fill(address, value, count, stream);
+}
+GPULET_CUDA_EXPORT cuMemsetD16Async(CUdeviceptr address, unsigned short value, std::size_t count,
+                                    CUstream stream) {
+  return fill(address, value, count, stream);
+}
+GPULET_CUDA_EXPORT cuMemsetD32Async(CUdeviceptr address, unsigned int value, std::size_t count,
+                                    CUstream stream) {
+  return fill(address, value, count, stream);
+}
+
+GPULET_CUDA_ALIAS(cuMemcpyHtoD_v2, cuMemcpyHtoD_v2_ptds);
+GPULET_CUDA_ALIAS(cuMemcpyDtoH_v2, cuMemcpyDtoH_v2_ptds);
+GPULET_CUDA_ALIAS(cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds);
+GPULET_CUDA_ALIAS(cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync_v2_ptsz);
+GPULET_CUDA_ALIAS(cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync_v2_ptsz);
+GPULET_CUDA_ALIAS(cuMemcpyDtoDAsync_v2, cuMemcpyDtoDAsync_v2_ptsz);
+GPULET_CUDA_ALIAS(cuMemsetD8_v2, cuMemsetD8_v2_ptds);
+GPULET_CUDA_ALIAS(cuMemsetD8Async, cuMemsetD8Async_ptsz);

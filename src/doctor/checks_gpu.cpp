@@ -179,6 +179,11 @@ CheckResult check_device_permissions(const Facts& facts) {
                        "run this as root; if root cannot open them either, the device cgroup or a nodev "
                        "mount denies it: give the container these devices, or `privileged: true`");
   }
+  if (facts.agent && !facts.agent->cut_off.empty()) {
+    return warn_result(text::join_limited(facts.agent->cut_off) +
+                           ": the device cgroup refuses it, as after `systemctl daemon-reload`",
+                       "delete these Pods, so that the next ones get their GPUs");
+  }
   const auto missing = paths_with_error(*facts.nodes, Code::kNotFound);
   if (missing.size() == facts.nodes->needed.size())
     return unknown_result("no device node of the driver is visible here");

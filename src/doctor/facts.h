@@ -152,6 +152,7 @@ struct AgentFacts {
   agent::ClaimStatus claims{};
   WallTime read_at{};  // by this machine's clock
   std::optional<agent::MemoryLimitStatus> memory_limit{};  // nullopt: the node wants no limits
+  std::vector<std::string> cut_off{};  // containers that may no longer open their GPUs, one line each
 };
 
 struct AgentSettings {

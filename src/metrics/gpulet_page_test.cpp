@@ -102,9 +102,10 @@ TEST(OwnPage, MemoryLimits) {
                                           kTrain.name_space + "\",pod=\"" + kTrain.name +
                                           R"(",container="main"} 400)",
                                       "gpulet_container_gpu_memory_limit_bytes" + serve + "300"}));
-  EXPECT_EQ(lines(page.text_format(), "gpulet_container_gpu_memory_limit_grade"),
-            (std::vector<std::string>{"gpulet_container_gpu_memory_limit_grade" + gpu +
-                                      R"(,namespace="prod",pod="serve",container="main",grade="audited"} 1)"}));
+  EXPECT_EQ(
+      lines(page.text_format(), "gpulet_container_gpu_memory_limit_grade"),
+      (std::vector<std::string>{"gpulet_container_gpu_memory_limit_grade" + gpu +
+                                R"(,namespace="prod",pod="serve",container="main",grade="audited"} 1)"}));
   EXPECT_EQ(lines(page.text_format(), "gpulet_container_gpu_memory_used"),
             (std::vector<std::string>{"gpulet_container_gpu_memory_used_bytes" + serve + "200"}));
   EXPECT_EQ(lines(page.text_format(), "gpulet_gpu_unlisted"),
@@ -263,6 +264,7 @@ TEST(OwnPage, AgentMetrics) {
                      .snapshot_generation = 5,
                      .pods_evicted = 2,
                      .rejected_pods_deleted = 3,
+                     .containers_cut_off = 2,
                      .permissions_missing = 0,
                      .kubelet_calls = {{"nvidia.com/gpu", "Allocate", 3, 1, 2ms}},
                      .placement_scores = {{"nvidia.com/gpu", 18}}};
@@ -271,8 +273,8 @@ TEST(OwnPage, AgentMetrics) {
   EXPECT_EQ(
       lines(page.text_format(), "gpulet_"),
       (std::vector<std::string>{
-          "gpulet_driver_call_seconds_total 1.5", "gpulet_driver_calls_hanging 1",
-          "gpulet_driver_calls_total 7", "gpulet_driver_released 1",
+          "gpulet_containers_without_device_access 2", "gpulet_driver_call_seconds_total 1.5",
+          "gpulet_driver_calls_hanging 1", "gpulet_driver_calls_total 7", "gpulet_driver_released 1",
           R"(gpulet_kubelet_call_seconds_total{resource="nvidia.com/gpu",call="Allocate"} 0.002)",
           R"(gpulet_kubelet_calls_total{resource="nvidia.com/gpu",call="Allocate",result="answered"} 3)",
           R"(gpulet_kubelet_calls_total{resource="nvidia.com/gpu",call="Allocate",result="refused"} 1)",

@@ -109,6 +109,9 @@ class RealMachine(Machine):
     def smi(self, *words, check=True):
         return run("nvidia-smi", *words, check=check)
 
+    def cuda_env(self):
+        return {}
+
     def mps_control(self):
         for directory in os.environ.get("PATH", "").split(":") + ["/usr/bin"]:
             program = pathlib.Path(directory) / "nvidia-cuda-mps-control"

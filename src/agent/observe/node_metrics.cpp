@@ -278,7 +278,7 @@ void NodeMetrics::add_to(metrics::Exposition& page, const AgentStatus& state,
   numbers.pods_evicted = counts.pods_evicted;
   numbers.rebalanced = counts.rebalanced;
   numbers.rejected_pods_deleted = counts.rejected_pods_deleted;
-  numbers.containers_cut_off = counts.containers_cut_off;
+  if (counts.containers_cut_off) numbers.containers_cut_off = counts.containers_cut_off->size();
   numbers.permissions_missing = counts.permissions_missing;
   numbers.claims = counts.claims;
   for (const auto& [resource, stats] : counts.kubelet) {

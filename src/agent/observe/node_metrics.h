@@ -75,7 +75,8 @@ struct NodeCounts {
   std::optional<metrics::MemoryAuditStats> memory_audit{};  // while limits are audited
   std::vector<std::string> problems{};  // why the agent is not ready, one line each: AgentStatus::problems()
   std::optional<MemoryLimitStatus> memory_limit{};  // where the node wants memory limits
-  std::optional<std::size_t> containers_cut_off{};  // agent/remediation/cut_off_pods.h
+  // agent/remediation/cut_off_pods.h
+  std::optional<std::vector<std::string>> containers_cut_off{};
 };
 
 class NodeMetrics {

@@ -67,6 +67,7 @@ class NodeDocument {
     }
     if (!input_.claims.is_empty()) head["claims"] = claim_status_json(input_.claims);
     if (input_.memory_limit) head["memory_limit"] = limit_status_json(*input_.memory_limit);
+    if (!input_.cut_off.empty()) head["cut_off"] = input_.cut_off;
     std::string text = dump_shown(std::move(head));
     text.pop_back();  // the brace that ends it
     text += ",\"timeline\":[";
@@ -390,6 +391,9 @@ void PageState::set_containers(std::vector<ContainerDevices> containers) {
 void PageState::set_claims(ClaimStatus claims) { assign_if_changed(input_.claims, std::move(claims)); }
 void PageState::set_memory_limit(std::optional<MemoryLimitStatus> status) {
   assign_if_changed(input_.memory_limit, std::move(status));
+}
+void PageState::set_cut_off(std::vector<std::string> containers) {
+  assign_if_changed(input_.cut_off, std::move(containers));
 }
 void PageState::set_config_text(std::string text) { assign_if_changed(input_.config, std::move(text)); }
 

@@ -15,8 +15,9 @@
 //          reason}]}}]
 //   links [[label as in `nvidia-smi topo -m`]], in the order of gpus
 //   timeline [{at, uuid, device, from, to, reason}], events [{at, severity, reason, message}], oldest first
-//   claims: agent/observe/claim_status.h, else absent; memory_limit: agent/observe/limit_status.h, else absent
-//   config: the config in force as text
+//   claims: agent/observe/claim_status.h, else absent; memory_limit: agent/observe/limit_status.h, else
+//   absent cut_off [text]: containers that may no longer open their GPUs (agent/remediation/cut_off_pods.h),
+//   or absent config: the config in force as text
 // use_json, the usage of each device in that sample that a Pod holds or a process uses:
 //   at, devices {uuid of a GPU or MIG device: {pods [{namespace, pod, containers [text], shares, memory, busy
 //   (percent of the device's time)}], rest {memory, busy}: unattributed, processes [{pid, name, memory,
@@ -99,6 +100,7 @@ struct NodePageInput {
   const RecentMoments* moments = nullptr;
   const RecentEvents* events = nullptr;
   std::optional<MemoryLimitStatus> memory_limit{};
+  std::vector<std::string> cut_off{};  // CutOffPods::cut_off_containers()
 };
 
 // Names of processes are for authenticated clients only (docs/SECURITY.md). kHidden leaves them out of
@@ -127,6 +129,7 @@ class PageState {
   void set_containers(std::vector<ContainerDevices> containers);
   void set_claims(ClaimStatus claims);
   void set_memory_limit(std::optional<MemoryLimitStatus> status);
+  void set_cut_off(std::vector<std::string> containers);
   void set_config_text(std::string text);  // config::print_yaml
   // See Reporter::report_event().
   void record_event(bool warning, std::string reason, std::string message, WallTime at);

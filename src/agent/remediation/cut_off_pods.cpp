@@ -11,8 +11,12 @@ CutOffPods::CutOffPods(CutOffPodPorts ports) : ports_(std::move(ports)) {
   next_ = ports_.loop.after(kAccessConfirmInterval, [this] { start_round(); });
 }
 
-std::optional<std::size_t> CutOffPods::cut_off_containers() const {
-  return are_cgroups_seen_ ? std::optional(cut_off_.size()) : std::nullopt;
+std::optional<std::vector<std::string>> CutOffPods::cut_off_containers() const {
+  if (!are_cgroups_seen_) return std::nullopt;
+  std::vector<std::string> texts;
+  for (const auto& [id, text] : cut_off_) texts.push_back(text);
+  std::ranges::sort(texts);
+  return texts;
 }
 
 void CutOffPods::start_round() {
@@ -122,18 +126,20 @@ void CutOffPods::on_answer(const GpuContainer& container, const std::string& id,
     cut_off_.erase(id);
     return;
   }
-  if (refused_.insert(id).second || !cut_off_.insert(id).second) return;
+  if (refused_.insert(id).second) return;
+  const std::string finding = "container " + container.container + " may not open " + **answer;
+  const std::string pod = container.pod.name_space + "/" + container.pod.name;
+  if (!cut_off_.emplace(id, "Pod " + pod + ": " + finding).second) return;
   ports_.notify({.pod = {container.pod.name_space, container.pod.name, pods_[container.pod].uid},
                  .reason = "GpuAccessLost",
-                 .message = "container " + container.container + " may not open " + **answer +
+                 .message = finding +
                             ": its device cgroup refuses it, as after `systemctl daemon-reload`; restart the "
                             "Pod to give it the GPU again"});
 }
 
 void CutOffPods::finish_round() {
-  const auto is_gone = [this](const std::string& id) { return !seen_.contains(id); };
-  std::erase_if(refused_, is_gone);
-  std::erase_if(cut_off_, is_gone);
+  std::erase_if(refused_, [this](const auto& id) { return !seen_.contains(id); });
+  std::erase_if(cut_off_, [this](const auto& one) { return !seen_.contains(one.first); });
   schedule_round();
 }
 

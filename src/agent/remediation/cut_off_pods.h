@@ -8,7 +8,6 @@
 // not refused.
 #pragma once
 
-#include <cstddef>
 #include <deque>
 #include <functional>
 #include <map>
@@ -52,8 +51,9 @@ class CutOffPods {
   explicit CutOffPods(CutOffPodPorts ports);
   CutOffPods(const CutOffPods&) = delete;
 
-  // Containers that were refused twice and are still there; nullopt: the cgroups cannot be seen.
-  std::optional<std::size_t> cut_off_containers() const;
+  // The containers that were refused twice and are still there, "Pod team/a: container main may not open
+  // /dev/nvidia0"; nullopt: the cgroups cannot be seen.
+  std::optional<std::vector<std::string>> cut_off_containers() const;
 
  private:
   struct GpuContainer {
@@ -79,9 +79,9 @@ class CutOffPods {
   std::deque<GpuContainer> waiting_;
   std::map<PodName, KnownPod> pods_;
   DeviceCgroups cgroups_;
-  std::set<std::string> refused_;  // once, by container id
-  std::set<std::string> cut_off_;  // twice or more
-  std::set<std::string> seen_;     // in this round
+  std::set<std::string> refused_;               // once, by container id
+  std::map<std::string, std::string> cut_off_;  // twice or more: its text
+  std::set<std::string> seen_;                  // in this round
   bool are_cgroups_seen_ = false;
   std::size_t reading_ = 0;
   std::shared_ptr<const void> check_;

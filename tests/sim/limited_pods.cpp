@@ -113,6 +113,8 @@ LimitedPods::LimitedPods(const std::string& directory)
     : api_(std::make_unique<NodeApi>(directory,
                                      [this](const k8s::Received& request) { return reply_to(request); })) {}
 
+LimitedPods::~LimitedPods() = default;
+
 json LimitedPods::make_pod(const std::string& name, const std::string& uid, unsigned limit_mib) {
   json pod = {{"metadata", {{"namespace", "team"}, {"name", name}, {"uid", uid}}},
               {"spec",

@@ -58,6 +58,8 @@ class TestContainer {
 class LimitedPods {
  public:
   explicit LimitedPods(const std::string& directory);
+  ~LimitedPods();
+  LimitedPods(const LimitedPods&) = delete;
 
   // A Pod of namespace "team" with the container "main"; a limit of 0: it requests none.
   static nlohmann::json make_pod(const std::string& name, const std::string& uid, unsigned limit_mib);

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "fraction/limit_grade.h"
 #include "fraction/limit_support.h"
 
 namespace gpulet::doctor {
@@ -92,8 +93,11 @@ CheckResult check_memory_limits(const Facts& facts) {
   }
   CheckResult result = pass_result(found);
   if (limit->grade == "none") {
-    result = warn_result(found + (limit->reasons.empty() ? "" : ": " + limit->reasons.back()),
-                         "set gpulet.fraction.onExceeded to kill or evict, or share the GPUs by MPS");
+    const bool lacks_pids = std::ranges::find(limit->reasons, fraction::kNoHostPids) != limit->reasons.end();
+    result =
+        warn_result(found + (limit->reasons.empty() ? "" : ": " + limit->reasons.back()),
+                    lacks_pids ? "set hostPID: true in the chart's values, or share the GPUs by MPS"
+                               : "set gpulet.fraction.onExceeded to kill or evict, or share the GPUs by MPS");
   } else if (lower != 0) {
     result =
         warn_result(found + ", but " + text::count_text(lower, "container") + " less: " + details.front(),

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "doctor/test_facts.h"
+#include "fraction/limit_grade.h"
 
 namespace gpulet::doctor {
 namespace {
@@ -26,7 +27,8 @@ TEST(MemoryLimits, EachCauseIsNamed) {
   auto facts = limiting_facts("audited");
   EXPECT_EQ(driver_limit_causes(facts), Lines());
   facts.installed.module = "580.95.05";
-  facts.limit_host->driver_parameters = "DynamicPowerManagement: 3\nRegistryDwords: \"X=1;RmMemacctMode=0\"\n";
+  facts.limit_host->driver_parameters =
+      "DynamicPowerManagement: 3\nRegistryDwords: \"X=1;RmMemacctMode=0\"\n";
   facts.limit_host->controllers = std::nullopt;
   facts.agent->gpus[1].mig.enabled = true;
   const auto causes = driver_limit_causes(facts);
@@ -80,23 +82,35 @@ TEST(MemoryLimits, ACheckOfWhoWantsThem) {
 
 TEST(MemoryLimits, AContainerOfALowerGradeIsAWarning) {
   auto facts = limiting_facts("audited");
-  facts.agent->memory_limit->containers = {
-      {.gpu = DeviceUuid("GPU-0"),
-       .pod = {"team", "a"},
-       .container = "main",
-       .limit = Bytes{1},
-       .grade = "audited"},
-      {.gpu = DeviceUuid("GPU-0"),
-       .pod = {"team", "b"},
-       .container = "main",
-       .limit = Bytes{1},
-       .grade = "none",
-       .reasons = {"container main is privileged"}}};
+  facts.agent->memory_limit->containers = {{.gpu = DeviceUuid("GPU-0"),
+                                            .pod = {"team", "a"},
+                                            .container = "main",
+                                            .limit = Bytes{1},
+                                            .grade = "audited"},
+                                           {.gpu = DeviceUuid("GPU-0"),
+                                            .pod = {"team", "b"},
+                                            .container = "main",
+                                            .limit = Bytes{1},
+                                            .grade = "none",
+                                            .reasons = {"container main is privileged"}}};
   const auto warned = result_of(facts, "memory-limits");
   EXPECT_EQ(warned.verdict, Verdict::kWarn);
   EXPECT_EQ(warned.found,
             "memory limits of shared GPUs have the grade audited, but 1 container less: team/b, container "
             "main, GPU-0: none: container main is privileged");
+}
+
+TEST(MemoryLimits, WithoutHostPidsTheFixIsHostPid) {
+  auto facts = limiting_facts("none");
+  facts.agent->memory_limit->reasons.emplace_back(fraction::kNoHostPids);
+  const auto warned = result_of(facts, "memory-limits");
+  EXPECT_EQ(warned.verdict, Verdict::kWarn);
+  EXPECT_EQ(warned.found,
+            "memory limits of shared GPUs have the grade none: the agent has no hostPID: it "
+            "cannot see which container a process on the GPU is in");
+  EXPECT_EQ(warned.fix, "set hostPID: true in the chart's values, or share the GPUs by MPS");
+  facts.agent->memory_limit->reasons = {"gpulet.fraction.onExceeded is warn"};
+  EXPECT_NE(result_of(facts, "memory-limits").fix.find("onExceeded"), std::string::npos);
 }
 
 TEST(MemoryLimits, ReadsTheHostsFiles) {

@@ -87,34 +87,20 @@ void read_mounts(const json& mounts, const std::map<std::string, std::string>& h
   }
 }
 
-}  // namespace
-
-std::vector<ContainerAccess> parse_container_access(const json& pod) {
-  const auto& spec = json_member(pod, "spec");
-  const auto& of_pod = json_member(spec, "securityContext");
-  const bool has_host_pids = read_flag(spec, "hostPID").value_or(false);
-  const auto host_paths = read_host_paths(spec);
-  std::vector<ContainerAccess> all;
-  for (const auto* const field : {"initContainers", "containers"}) {
-    const auto& containers = json_member(spec, field);
-    if (!containers.is_array()) continue;
-    for (const auto& container : containers) {
-      if (all.size() == kMaxRequestContainers) return all;
-      const auto& security = json_member(container, "securityContext");
-      auto& access = all.emplace_back();
-      access.name = json_text(json_member(container, "name"));
-      access.is_privileged = read_flag(security, "privileged").value_or(false);
-      access.has_sys_admin = adds_sys_admin(security);
-      access.has_host_pids = has_host_pids;
-      access.may_be_root = may_be_root(of_pod, security);
-      read_mounts(json_member(container, "volumeMounts"), host_paths, access);
-    }
-  }
-  return all;
+// Without what its Pod's spec says of all its containers.
+ContainerAccess read_access(const json& container, const json& of_pod,
+                            const std::map<std::string, std::string>& host_paths) {
+  const auto& security = json_member(container, "securityContext");
+  ContainerAccess access{.name = json_text(json_member(container, "name"))};
+  access.is_privileged = read_flag(security, "privileged").value_or(false);
+  access.has_sys_admin = adds_sys_admin(security);
+  access.may_be_root = may_be_root(of_pod, security);
+  read_mounts(json_member(container, "volumeMounts"), host_paths, access);
+  return access;
 }
 
-std::vector<GradeCap> check_container_rules(const ContainerAccess& access, bool reaches_mps_pipe) {
-  const std::string subject = "container " + printable_field(access.name, kMaxNameBytes) + " ";
+std::vector<GradeCap> broken_rules(const ContainerAccess& access, const std::string& subject,
+                                   bool reaches_mps_pipe) {
   std::vector<GradeCap> caps;
   const auto add_cap = [&](bool is_broken, LimitGrade highest, std::string_view what) {
     if (is_broken) caps.push_back({highest, subject + std::string(what)});
@@ -128,6 +114,61 @@ std::vector<GradeCap> check_container_rules(const ContainerAccess& access, bool 
   add_cap(access.has_host_pids, LimitGrade::kAudited, "sees the node's processes (hostPID)");
   add_cap(reaches_mps_pipe && access.may_be_root, LimitGrade::kAudited,
           "may run as root beside an MPS control pipe (no runAsNonRoot or runAsUser)");
+  return caps;
+}
+
+// Adds to each container what the Pod's ephemeral containers take from its limit.
+void add_ephemeral_caps(const json& spec, const std::map<std::string, std::string>& host_paths,
+                        std::vector<ContainerAccess>& containers) {
+  const auto& ephemeral = json_member(spec, "ephemeralContainers");
+  if (!ephemeral.is_array()) return;
+  const bool shares_processes = read_flag(spec, "shareProcessNamespace").value_or(false);
+  std::size_t read = 0;
+  for (const auto& container : ephemeral) {
+    if (read++ == kMaxRequestContainers) return;
+    const auto access = read_access(container, json_member(spec, "securityContext"), host_paths);
+    const auto subject = "ephemeral container " + printable_field(access.name, kMaxNameBytes) + " ";
+    const auto caps = broken_rules(access, subject, false);
+    const auto target = json_text(json_member(container, "targetContainerName"));
+    for (auto& one : containers) {
+      auto& mine = one.ephemeral_caps;
+      mine.insert(mine.end(), caps.begin(), caps.end());
+      if (shares_processes || (!target.empty() && one.name == target)) {
+        mine.push_back({LimitGrade::kAudited, subject + "shares the processes of container " +
+                                                  printable_field(one.name, kMaxNameBytes)});
+      }
+      // The worst are kept: others must not hide them.
+      std::ranges::stable_sort(mine, {}, &GradeCap::highest);
+      if (mine.size() > kMaxGradeReasons) mine.resize(kMaxGradeReasons);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<ContainerAccess> parse_container_access(const json& pod) {
+  const auto& spec = json_member(pod, "spec");
+  const auto& of_pod = json_member(spec, "securityContext");
+  const bool has_host_pids = read_flag(spec, "hostPID").value_or(false);
+  const auto host_paths = read_host_paths(spec);
+  std::vector<ContainerAccess> all;
+  for (const auto* const field : {"initContainers", "containers"}) {
+    const auto& containers = json_member(spec, field);
+    if (!containers.is_array()) continue;
+    for (const auto& container : containers) {
+      if (all.size() == kMaxRequestContainers) break;
+      all.push_back(read_access(container, of_pod, host_paths));
+      all.back().has_host_pids = has_host_pids;
+    }
+  }
+  add_ephemeral_caps(spec, host_paths, all);
+  return all;
+}
+
+std::vector<GradeCap> check_container_rules(const ContainerAccess& access, bool reaches_mps_pipe) {
+  const std::string subject = "container " + printable_field(access.name, kMaxNameBytes) + " ";
+  auto caps = broken_rules(access, subject, reaches_mps_pipe);
+  caps.insert(caps.end(), access.ephemeral_caps.begin(), access.ephemeral_caps.end());
   return caps;
 }
 

@@ -88,6 +88,63 @@ TEST(ContainerRulesTest, RootBesideAControlPipe) {
   EXPECT_EQ(broken_rules(test_spec(json::object()), false), Rules());
 }
 
+json with_ephemeral(json ephemeral) {
+  auto pod = test_spec(json::object());
+  pod["spec"]["containers"].push_back({{"name", "side"}});
+  pod["spec"]["ephemeralContainers"] = std::move(ephemeral);
+  return pod;
+}
+
+// "reason: highest", of the container.
+std::vector<std::string> rules_of(const json& pod, std::size_t container) {
+  std::vector<std::string> rules;
+  const auto access = parse_container_access(pod);
+  EXPECT_EQ(access.size(), 2u);
+  for (const auto& cap : check_container_rules(access.at(container), false))
+    rules.push_back(cap.reason + ": " + std::string(limit_grade_name(cap.highest)));
+  return rules;
+}
+
+TEST(ContainerRulesTest, AnEphemeralContainerThatSharesProcesses) {
+  const Rules shares{"ephemeral container debug shares the processes of container main: audited"};
+  auto pod = with_ephemeral(json::array({{{"name", "debug"}, {"targetContainerName", "main"}}}));
+  EXPECT_EQ(rules_of(pod, 0), shares);
+  EXPECT_EQ(rules_of(pod, 1), Rules());
+  pod["spec"]["ephemeralContainers"][0].erase("targetContainerName");
+  EXPECT_EQ(rules_of(pod, 0), Rules());
+  pod["spec"]["shareProcessNamespace"] = true;
+  EXPECT_EQ(rules_of(pod, 0), shares);
+  EXPECT_EQ(rules_of(pod, 1).size(), 1u);
+}
+
+TEST(ContainerRulesTest, APrivilegedEphemeralContainerCountsForAllOfItsPod) {
+  const std::pair<json, const char*> kSecurity[] = {
+      {{{"privileged", true}}, "ephemeral container debug is privileged: none"},
+      {{{"capabilities", {{"add", {"SYS_ADMIN"}}}}},
+       "ephemeral container debug has the capability SYS_ADMIN: none"}};
+  for (const auto& [security, rule] : kSecurity) {
+    const auto pod = with_ephemeral(json::array({{{"name", "debug"}, {"securityContext", security}}}));
+    EXPECT_EQ(rules_of(pod, 0), Rules{rule});
+    EXPECT_EQ(rules_of(pod, 1), Rules{rule});
+  }
+}
+
+// Others before it must not hide the one that is privileged.
+TEST(ContainerRulesTest, TheWorstOfManyEphemeralContainersIsKept) {
+  json many = json::array();
+  for (int i = 0; i < 20; ++i) many.push_back({{"name", "quiet"}, {"targetContainerName", "main"}});
+  many.push_back({{"name", "loud"}, {"securityContext", {{"privileged", true}}}});
+  const auto rules = rules_of(with_ephemeral(many), 0);
+  EXPECT_EQ(rules.size(), kMaxGradeReasons);
+  EXPECT_EQ(rules.front(), "ephemeral container loud is privileged: none");
+}
+
+TEST(ContainerRulesTest, OtherTypesOfEphemeralContainersCountAsAbsent) {
+  for (const auto* const text : {"7", "{}", "[1, null, {}]", R"([{"name": 7, "securityContext": "x"}])",
+                                 R"([{"name": "x", "targetContainerName": ["main"]}])"})
+    EXPECT_EQ(rules_of(with_ephemeral(json::parse(text)), 0), Rules()) << text;
+}
+
 TEST(ContainerRulesTest, InitContainersComeFirst) {
   const json pod = {{"spec",
                      {{"containers", json::array({{{"name", "main"}}})},
@@ -110,7 +167,8 @@ TEST(ContainerRulesTest, OtherTypesCountAsAbsent) {
 
 TEST(ContainerRulesTest, ReadsABoundedNumber) {
   json pod = {{"spec", {{"containers", json::array()}}}};
-  for (std::size_t i = 0; i <= kMaxGradeReasons * 100; ++i) pod["spec"]["containers"].push_back({{"name", "x"}});
+  for (std::size_t i = 0; i <= kMaxGradeReasons * 100; ++i)
+    pod["spec"]["containers"].push_back({{"name", "x"}});
   EXPECT_EQ(parse_container_access(pod).size(), 512u);
 }
 

@@ -37,6 +37,10 @@ Result<LimitGrade> parse_min_grade(std::string_view value);
 
 inline constexpr std::size_t kMaxGradeReasons = 8;
 
+// LimitMeans::no_audit of an agent without the node's processes.
+inline constexpr std::string_view kNoHostPids =
+    "the agent has no hostPID: it cannot see which container a process on the GPU is in";
+
 // Why a grade is not higher.
 struct GradeCap {
   LimitGrade highest = LimitGrade::kNone;  // that is left

@@ -156,6 +156,8 @@ struct DriverInfo {
   // Whether it can limit the memory of a cgroup on a GPU without MIG, and if not, why: one line.
   bool has_memory_limits = false;
   std::string why_no_memory_limits{};
+  // Whether the processes that it lists can be found: not from a Pod without hostPID.
+  bool has_host_pids = true;
 };
 
 struct Snapshot {

@@ -20,12 +20,14 @@ std::uint64_t unit_mib_of(const Device& device, const inventory::Gpu& gpu) {
 }
 
 // Empty: the audit ends it.
-std::string why_not_audited(const Device& device, const config::Config& config) {
+std::string why_not_audited(const Device& device, const inventory::DriverInfo& driver,
+                            const config::Config& config) {
   const auto action = config.gpulet.fraction.on_exceeded;
   if (action == ExceededAction::kNone) return "gpulet.fraction.onExceeded is none: use is not measured";
   if (action == ExceededAction::kWarn)
     return "gpulet.fraction.onExceeded is warn: excess is reported, not ended";
-  return device.mig ? "MIG devices are not audited" : "";
+  if (device.mig) return "MIG devices are not audited";
+  return driver.has_host_pids ? "" : std::string(fraction::kNoHostPids);
 }
 
 }  // namespace
@@ -55,7 +57,7 @@ fraction::LimitMeans limit_means_of(const Resource& resource, const Device& devi
   fraction::LimitMeans means{.has_driver_limit = support.has_limits,
                              .no_driver_limit = std::move(support.why_not),
                              .ends_excess = false,
-                             .no_audit = why_not_audited(device, config)};
+                             .no_audit = why_not_audited(device, snapshot.driver, config)};
   means.ends_excess = means.no_audit.empty();
   means.mps_process_mib = mps_process_mib(resource, device, unit_mib_of(device, gpu));
   return means;

@@ -62,6 +62,16 @@ TEST_F(LimitMeansTest, OnlyAnActionThatEndsTheExcessIsAnAudit) {
   EXPECT_EQ(common(sliced).no_driver_limit, "whether the driver limits memory is not known");
 }
 
+// The audit runs, but finds no container of any process.
+TEST_F(LimitMeansTest, WithoutHostPidsThereIsNoAudit) {
+  const std::vector sliced{shared_gpu(SharingStrategy::kTimeSlicing)};
+  snapshot_.driver.has_host_pids = false;
+  EXPECT_EQ(grade_with(ExceededAction::kKill, sliced), LimitGrade::kNone);
+  EXPECT_EQ(common(sliced).no_audit, fraction::kNoHostPids);
+  EXPECT_EQ(grade_with(ExceededAction::kWarn, sliced), LimitGrade::kNone);
+  EXPECT_EQ(common(sliced).no_audit, "gpulet.fraction.onExceeded is warn: excess is reported, not ended");
+}
+
 TEST_F(LimitMeansTest, TheDriverLimitsWhereItCanAndTheSettingSaysSo) {
   const std::vector sliced{shared_gpu(SharingStrategy::kTimeSlicing)};
   config_.gpulet.fraction.driver_limits = true;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "agent/driver/memory_limits.h"
+#include "agent/fraction/container_processes.h"
 #include "agent/health/evidence_reader.h"
 #include "nvml/return_codes.h"
 #include "nvml/session.h"
@@ -166,6 +167,7 @@ void NvmlDriver::start_reading(const SessionPtr& session, const SessionHolder::U
         auto support = read_memory_limit_support(*held);
         machine.driver.has_memory_limits = support.is_supported();
         machine.driver.why_no_memory_limits = std::move(support.reason);
+        machine.driver.has_host_pids = sees_host_processes();
         return machine;
       },
       [this, reading = reading_](const Result<inventory::DriverSummary>& machine) {

@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "base/file.h"
+#include "base/text.h"
 
 namespace gpulet::agent {
 namespace {
@@ -18,6 +19,16 @@ Error kill_error(const char* what, int error_number, const std::string& about) {
 }
 
 }  // namespace
+
+bool sees_host_processes(const std::string& proc, unsigned own_pid) {
+  if (own_pid == 0) own_pid = static_cast<unsigned>(::getpid());
+  constexpr unsigned kFirstProcess = 1;
+  constexpr std::size_t kMaxNameBytes = 64;
+  if (own_pid == kFirstProcess) return false;
+  // With shareProcessNamespace: /pause of containerd and CRI-O, from registry.k8s.io/pause.
+  const auto first = read_file(proc + "/1/comm", kMaxNameBytes);
+  return !first || text::trim(*first) != "pause";
+}
 
 std::vector<metrics::PodCgroup> read_pod_cgroups(unsigned pid, const std::string& proc) {
   const auto file = read_file(proc + "/" + std::to_string(pid) + "/cgroup", metrics::kMaxCgroupBytes);

@@ -10,6 +10,10 @@
 
 namespace gpulet::agent {
 
+// Whether the processes of the node can be seen: not where this process, or the sandbox of its Pod, is the
+// first of its PID namespace. A node that is itself a container counts as one. `own_pid`: of this process.
+bool sees_host_processes(const std::string& proc = "/proc", unsigned own_pid = 0);
+
 // The cgroups of Pods that a process is in; empty for one of no Pod, or that has ended, or whose file cannot
 // be read.
 std::vector<metrics::PodCgroup> read_pod_cgroups(unsigned pid, const std::string& proc = "/proc");

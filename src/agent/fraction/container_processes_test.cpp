@@ -1,6 +1,7 @@
 #include "agent/fraction/container_processes.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -62,6 +63,34 @@ TEST_F(ContainerProcessTest, LeavesAProcessOfAnotherContainer) {
   }
   EXPECT_EQ(::kill(child_, 0), 0);
   EXPECT_EQ(::waitpid(child_, nullptr, WNOHANG), 0) << "it runs";
+}
+
+TEST_F(ContainerProcessTest, SeesTheNodeUnlessAContainerIsFirst) {
+  EXPECT_FALSE(sees_host_processes(proc_, 1)) << "the agent itself";
+  EXPECT_TRUE(sees_host_processes(proc_, pid())) << "what cannot be read says nothing";
+  std::filesystem::create_directories(proc_ + "/1");
+  for (const auto& [first, expected] :
+       {std::pair{"systemd\n", true}, {"pause\n", false}, {"pauser\n", true}}) {
+    std::ofstream(proc_ + "/1/comm") << first;
+    EXPECT_EQ(sees_host_processes(proc_, pid()), expected) << first;
+  }
+}
+
+// In a PID namespace of its own, as a Pod's container is without hostPID.
+TEST_F(ContainerProcessTest, APodsOwnProcessesAreNotTheNodes) {
+  const pid_t outer = ::fork();
+  if (outer == 0) {
+    if (::unshare(CLONE_NEWPID) != 0) ::_exit(2);
+    const pid_t inner = ::fork();
+    if (inner == 0) ::_exit(sees_host_processes() ? 1 : 0);
+    int status = 0;
+    ::_exit(::waitpid(inner, &status, 0) == inner && WIFEXITED(status) ? WEXITSTATUS(status) : 3);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(outer, &status, 0), outer);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 2) GTEST_SKIP() << "needs CAP_SYS_ADMIN";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 }  // namespace

@@ -99,7 +99,7 @@ LimitPorts DriverLimits::service_ports() {
 }
 
 ContainerLimits DriverLimits::find_limits(const std::string& pod_uid, const std::string& container) const {
-  if (const auto* ledger = ports_.ledger()) return ledger->find_limits(pod_uid, container);
+  if (auto* ledger = ports_.ledger()) return ledger->find_limits(pod_uid, container);
   if (node_.client_config) return {};
   return {.state = ContainerLimits::State::kRefused,
           .reason = "the agent has no access to the API server: what Pods request is not known"};

@@ -1,6 +1,7 @@
 #include "agent/fraction/memory_auditor.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 namespace gpulet::agent {
@@ -58,8 +59,24 @@ void MemoryAuditor::follow_ledger() {
   std::erase_if(evictions_, [&](const auto& one) {
     return std::ranges::none_of(held, [&](const auto& key) { return key.pod_uid == one.first.uid; });
   });
+  std::erase_if(reported_caps_, [&](const auto& one) { return !held.contains(one.first); });
+  if (ledger_) report_ephemeral_containers();
   if (audited_.empty()) return timer_.reset();
   if (!timer_) timer_ = ports_.loop.after(Duration::zero(), [this] { read_all(); });
+}
+
+void MemoryAuditor::report_ephemeral_containers() {
+  for (const auto& [gpu, entries] : ledger_->entries()) {
+    for (const auto& entry : entries) {
+      const auto& caps = entry.access.ephemeral_caps;
+      if (entry.limit == Bytes{} || std::exchange(reported_caps_[entry.key()], caps) == caps || caps.empty())
+        continue;
+      const auto lowest = std::ranges::min_element(caps, {}, &fraction::GradeCap::highest);
+      ports_.notify({entry.pod, kMemoryGradeReason,
+                     "the memory limit of container " + entry.container + " has now at most the grade " +
+                         std::string(fraction::limit_grade_name(lowest->highest)) + ": " + lowest->reason});
+    }
+  }
 }
 
 void MemoryAuditor::read_all() {
@@ -290,18 +307,20 @@ metrics::MemoryAuditStats MemoryAuditor::stats() const {
   metrics::MemoryAuditStats stats{.counts = counts_};
   if (!ledger_) return stats;
   for (const auto& [gpu, entries] : ledger_->entries()) {
+    // Without an action nothing is measured, but the driver may hold the limits.
     const auto audited = audited_.find(gpu);
-    if (audited == audited_.end()) continue;
-    stats.unlisted[gpu] = audited->second.unlisted;
+    const bool is_audited = audited != audited_.end();
+    if (is_audited) stats.unlisted[gpu] = audited->second.unlisted;
+    const auto uses = is_audited ? std::span<const fraction::MemoryUse>(audited->second.uses)
+                                 : std::span<const fraction::MemoryUse>();
     for (const auto& entry : entries) {
       if (entry.limit == Bytes{}) continue;
-      const auto use = std::ranges::find(audited->second.uses, entry.key(), &fraction::MemoryUse::container);
-      stats.containers.push_back(
-          {gpu,
-           {entry.pod.name_space, entry.pod.name},
-           entry.container,
-           entry.limit,
-           use == audited->second.uses.end() ? std::nullopt : std::optional(use->used)});
+      const auto use = std::ranges::find(uses, entry.key(), &fraction::MemoryUse::container);
+      stats.containers.push_back({gpu,
+                                  {entry.pod.name_space, entry.pod.name},
+                                  entry.container,
+                                  entry.limit,
+                                  use == uses.end() ? std::nullopt : std::optional(use->used)});
       const auto caps =
           fraction::check_container_rules(entry.access, ports_.is_shared_by_mps(entry.resource));
       const auto grade =

@@ -48,6 +48,7 @@ inline constexpr const char* kMemoryExceededReason = "GpuMemoryExceeded";
 inline constexpr const char* kMemoryKilledReason = "GpuMemoryKilled";
 inline constexpr const char* kMemoryEvictionReason = "GpuMemoryEviction";
 inline constexpr const char* kMemoryRequestReason = "GpuMemoryRequestInvalid";
+inline constexpr const char* kMemoryGradeReason = "GpuMemoryGradeLowered";
 
 struct ProcessMemory {
   unsigned pid = 0;             // the host's
@@ -114,6 +115,8 @@ class MemoryAuditor {
   };
 
   void follow_ledger();
+  // An ephemeral container that lowers the grade of a limit is told by an event, once.
+  void report_ephemeral_containers();
   void read_all();
   // Nothing to ask while a reading is in progress.
   static std::optional<GpuMemoryQuestion> next_question(const DeviceUuid& gpu, const AuditedGpu& audited);
@@ -150,6 +153,7 @@ class MemoryAuditor {
     std::string waits_for;  // as told
   };
   std::map<PodRef, PendingEviction> evictions_;  // until the Pod has gone
+  std::map<fraction::ContainerKey, std::vector<fraction::GradeCap>> reported_caps_;
   metrics::MemoryAuditCounts counts_;
   Subscription timer_;
   Lifetime lifetime_;

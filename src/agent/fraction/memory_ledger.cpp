@@ -63,11 +63,6 @@ void MemoryLedger::on_unknown_process(const DeviceUuid& gpu, const metrics::PodC
   refresh();
 }
 
-void MemoryLedger::refresh_pods() {
-  are_all_due_ = true;
-  refresh();
-}
-
 namespace {
 
 // Other resources of the container have ids of their own.
@@ -75,12 +70,13 @@ bool names_gpu(const DeviceId& id) { return id.str().starts_with("GPU-") || id.s
 
 }  // namespace
 
-ContainerLimits MemoryLedger::find_limits(const std::string& pod_uid, const std::string& container) const {
+ContainerLimits MemoryLedger::find_limits(const std::string& pod_uid, const std::string& container) {
   using State = ContainerLimits::State;
   const auto found = std::ranges::find_if(
       pods_, [&](const auto& one) { return one.second.facts && one.second.facts->pod.uid == pod_uid; });
+  if (found == pods_.end() && missing_.size() < kMaxMissingPods) missing_.insert(pod_uid);
   if (found == pods_.end() || !snapshot_) return {};
-  const auto& pod = found->second;
+  auto& pod = found->second;
   const auto refuse = [&](std::string why) {
     return ContainerLimits{.state = State::kRefused, .pod = pod.facts->pod, .reason = std::move(why)};
   };
@@ -105,6 +101,8 @@ ContainerLimits MemoryLedger::find_limits(const std::string& pod_uid, const std:
     known.limits[uuid] = limit;
   }
   known.unlimited = unlimited_gpus(pod);
+  pod.starts = true;
+  if (!after_start_) after_start_ = ports_.loop.after(kLedgerStartDelay, [this] { read_started_pods(); });
   return known;
 }
 
@@ -120,6 +118,17 @@ std::set<DeviceUuid> MemoryLedger::unlimited_gpus(const HeldPod& pod) const {
     }
   }
   return gpus;
+}
+
+void MemoryLedger::read_started_pods() {
+  after_start_.reset();
+  for (auto& [name, pod] : pods_) pod.is_due |= std::exchange(pod.starts, false);
+  refresh();
+}
+
+bool MemoryLedger::HeldPod::has_limit() const {
+  return std::ranges::any_of(requests,
+                             [](const auto& request) { return !request.second.memory_limit.is_zero(); });
 }
 
 bool MemoryLedger::has_limits() const {
@@ -138,9 +147,10 @@ void MemoryLedger::refresh() {
   is_listing_ = true;
   is_again_due_ = has_failed_ = false;
   round_result_ = {};
-  if (std::exchange(are_all_due_, false)) {
-    for (auto& [name, pod] : pods_) pod.is_due = true;
-  }
+  is_full_round_ = std::exchange(are_all_due_, false);
+  const auto now = ports_.loop.now();
+  for (auto& [name, pod] : pods_)
+    pod.is_due |= is_full_round_ || (pod.has_limit() && now - pod.read_at >= kLimitedPodInterval);
   ports_.holders([this, alive = lifetime_.watch()](const Result<std::vector<ContainerDevices>>& holders) {
     if (!alive) return;
     is_listing_ = false;
@@ -199,6 +209,7 @@ void MemoryLedger::on_pod(const PodName& name, const Result<std::optional<k8s::P
     on_failure(facts.error().with_context("cannot read Pod " + name.name_space + "/" + name.name));
   } else if (found != pods_.end()) {
     found->second.is_due = false;
+    found->second.read_at = ports_.loop.now();
     if (*facts) use_facts(found->second, **facts);
   }
   finish_reads();
@@ -226,7 +237,16 @@ void MemoryLedger::on_failure(const Error& error) {
   if (std::exchange(reported_problem_, text) != text) log::warning("memory limits are not known", error);
 }
 
+bool MemoryLedger::has_pod(const std::string& uid) const {
+  return std::ranges::any_of(
+      pods_, [&](const auto& one) { return one.second.facts && one.second.facts->pod.uid == uid; });
+}
+
 void MemoryLedger::finish_reads() {
+  if (reading_ == 0 && !is_again_due_ && round_result_) {
+    std::erase_if(missing_, [this](const auto& uid) { return is_full_round_ || has_pod(uid); });
+    are_all_due_ = is_again_due_ = !missing_.empty();
+  }
   if (reading_ == 0) schedule_poll();
   rebuild();
   if (reading_ == 0 && !is_again_due_ && ports_.refreshed) ports_.refreshed(round_result_);

@@ -3,7 +3,7 @@
 // restart; nothing is written.
 //
 // What a Pod requests is read once, when it is first seen: an annotation that its owner changes later raises
-// no limit.
+// no limit. A Pod with a limit is read again each minute: ephemeral containers may have been added.
 #pragma once
 
 #include <functional>
@@ -31,10 +31,14 @@ inline constexpr Duration kLedgerAllocationDelays[] = {std::chrono::milliseconds
                                                        std::chrono::seconds(5)};
 // Pods leave unannounced.
 inline constexpr Duration kLedgerPollInterval = std::chrono::seconds(10);
+inline constexpr Duration kLimitedPodInterval = std::chrono::minutes(1);
+// The Pod shows the id of a container that starts a moment after its hook has asked.
+inline constexpr Duration kLedgerStartDelay = std::chrono::seconds(2);
 // A container's id comes a moment after its start; a Pod that holds no GPU but uses one never becomes known.
 inline constexpr BackoffLimits kUnknownProcessBackoff{std::chrono::seconds(1), std::chrono::seconds(16)};
 inline constexpr unsigned kUnknownProcessReads = 5;
 inline constexpr std::size_t kMaxUnknownCgroups = 1024;  // that are remembered
+inline constexpr std::size_t kMaxMissingPods = 1024;     // likewise
 inline constexpr BackoffLimits kLedgerRetryBackoff{std::chrono::seconds(1), std::chrono::seconds(30)};
 
 struct LedgerEntry {
@@ -94,13 +98,14 @@ class MemoryLedger {
   // GPU again, kUnknownProcessReads times for each cgroup.
   void on_unknown_process(const DeviceUuid& gpu, const metrics::PodCgroup& cgroup);
 
-  // Reads the holders, and all their Pods, again. Then `refreshed` is called; after a failure also when a
-  // later round has succeeded.
-  void refresh_pods();
+  // Reads the holders again, and those of their Pods that are not known. Where a Pod that find_limits() did
+  // not find is not among them, all Pods are read: PodResources has no UID. Then `refreshed` is called; after
+  // a failure also when a later round has succeeded.
+  void refresh_pods() { refresh(); }
 
-  // The limits of a container of this run of a Pod. An init container is in no list of the kubelet: where it
-  // requests memory, it is refused.
-  ContainerLimits find_limits(const std::string& pod_uid, const std::string& container) const;
+  // The limits of a container of this run of a Pod, which is about to start: its id is read soon. An init
+  // container is in no list of the kubelet: where it requests memory, it is refused.
+  ContainerLimits find_limits(const std::string& pod_uid, const std::string& container);
 
   // By GPU, each list by Pod and container. GPUs without a limit are there too.
   const std::map<DeviceUuid, std::vector<LedgerEntry>>& entries() const { return entries_; }
@@ -119,10 +124,15 @@ class MemoryLedger {
     std::map<std::string, fraction::FractionRequest> requests;  // by container
     bool is_due = true;                                         // to be read
     std::string problem = {};                                   // of the requests
+    Time read_at{};
+    bool starts = false;  // one of its containers
+    bool has_limit() const;
   };
 
   std::set<DeviceUuid> unlimited_gpus(const HeldPod& pod) const;
   void refresh();
+  void read_started_pods();
+  bool has_pod(const std::string& uid) const;
   void on_holders(const std::vector<ContainerDevices>& holders);
   void read_due_pods();
   void on_pod(const PodName& name, const Result<std::optional<k8s::PodMetadata>>& facts);
@@ -143,12 +153,14 @@ class MemoryLedger {
   };
   std::map<std::pair<std::string, std::string>, Unknown> unknown_;  // by Pod UID and container id
   bool is_listing_ = false, is_again_due_ = false;
-  bool are_all_due_ = false;  // Pods, to be read in the next round
-  std::size_t reading_ = 0;   // Pods
-  bool has_failed_ = false;   // a read of this round
+  std::set<std::string> missing_;  // UIDs that find_limits() has not found since all Pods were read
+  bool are_all_due_ = false;       // Pods, to be read in the next round
+  bool is_full_round_ = false;
+  std::size_t reading_ = 0;  // Pods
+  bool has_failed_ = false;  // a read of this round
   std::string reported_problem_;
   Status round_result_;
-  Subscription next_;
+  Subscription next_, after_start_;
   Subscription after_allocation_[std::size(kLedgerAllocationDelays)];
   Lifetime lifetime_;
 };

@@ -114,9 +114,33 @@ TEST_F(MemoryLedgerTest, ARefreshReadsEveryPodAgain) {
   add_pod("a", "1000", {"GPU-0::0"}, "uid-old");
   refresh();
   add_pod("a", "3000", {"GPU-0::0"}, "uid-new");
+  EXPECT_EQ(ledger->find_limits("uid-new", "main").state, State::kUnknown);
+  rounds.clear();
   refresh();
+  loop.advance(Duration::zero());
+  EXPECT_EQ(rounds.size(), 1u);
   EXPECT_EQ(ledger->find_limits("uid-old", "main").state, State::kUnknown);
   EXPECT_EQ(ledger->find_limits("uid-new", "main").limits.at(DeviceUuid("GPU-0")), mebibytes(3000));
+}
+
+// The container of a new Pod waits for one request to the API server, however many Pods there are.
+TEST_F(MemoryLedgerTest, ANewPodIsReadAlone) {
+  for (const char* name : {"a", "b", "c"}) add_pod(name, "1000", {"GPU-0::0"});
+  refresh();
+  add_pod("d", "1000", {"GPU-0::1"});
+  EXPECT_EQ(ledger->find_limits("uid-d", "main").state, State::kUnknown);
+  reader.asked.clear();
+  refresh();
+  EXPECT_EQ(reader.asked, std::vector<std::string>{"default/d"});
+  EXPECT_EQ(ledger->find_limits("uid-d", "main").state, State::kKnown);
+  // One that nobody knows: all are read, once.
+  ledger->find_limits("uid-x", "main");
+  reader.asked.clear();
+  rounds.clear();
+  refresh();
+  loop.advance(Duration::zero());
+  EXPECT_EQ(reader.asked.size(), 4u);
+  EXPECT_EQ(rounds.size(), 1u);
 }
 
 // A round that was in progress may have read before the refresh was called.
@@ -128,6 +152,46 @@ TEST_F(MemoryLedgerTest, ARefreshEndsWithARoundOfItsOwn) {
   loop.run_ready();
   EXPECT_EQ(rounds.size(), 1u);
   EXPECT_EQ(lists, 3u) << "one at the start";
+}
+
+TEST_F(MemoryLedgerTest, ReadsTheIdOfAContainerThatStarts) {
+  add_pod("a", "1000", {"GPU-0::0"});
+  add_pod("plain", "", {"GPU-0::1"});
+  refresh();
+  ledger->find_limits("uid-plain", "main");
+  const auto asked = reader.asked.size();
+  loop.advance(kLedgerStartDelay);
+  EXPECT_EQ(reader.asked.size(), asked);
+  for (const std::string id : {"1f", "2f"}) {  // it starts again
+    ledger->find_limits("uid-a", "main");
+    reader.pods["default/a"].containers[1].id = "containerd://" + id;
+    loop.advance(kLedgerStartDelay);
+    loop.run_ready();
+    EXPECT_EQ(ledger->entries().at(DeviceUuid("GPU-0"))[0].container_id, id);
+  }
+}
+
+// An ephemeral container is added to a Pod that runs, and no hook tells of it.
+TEST_F(MemoryLedgerTest, APodWithALimitIsReadEachMinute) {
+  add_pod("limited", "1000", {"GPU-0::0"});
+  add_pod("plain", "", {"GPU-0::1"});
+  refresh();
+  const auto reads_of = [this](const std::string& name) {
+    return std::ranges::count(reader.asked, "default/" + name);
+  };
+  const auto limited = reads_of("limited"), plain = reads_of("plain");
+  ASSERT_GT(limited, 0);
+  reader.pods["default/limited"].access = {
+      {.name = "main",
+       .ephemeral_caps = {{fraction::LimitGrade::kNone, "ephemeral container x is privileged"}}}};
+  loop.advance(kLimitedPodInterval - std::chrono::seconds(1));
+  EXPECT_EQ(reads_of("limited"), limited);
+  loop.advance(kLedgerPollInterval + std::chrono::seconds(1));
+  EXPECT_EQ(reads_of("limited"), limited + 1);
+  EXPECT_EQ(ledger->entries().at(DeviceUuid("GPU-0"))[0].access.ephemeral_caps.size(), 1u);
+  loop.advance(std::chrono::minutes(10));
+  EXPECT_NEAR(static_cast<double>(reads_of("limited") - limited), 11, 2);
+  EXPECT_EQ(reads_of("plain"), plain);
 }
 
 TEST_F(MemoryLedgerTest, AFailedRoundIsReportedAndRepeated) {

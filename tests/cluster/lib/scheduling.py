@@ -344,10 +344,20 @@ class SchedulingChecks:
             pod = self.pod(name, 1, annotations)
             pod["spec"]["containers"][0]["resources"]["limits"].update({"nvidia.com/gpumem": str(mib), "nvidia.com/gpucores": "30"})
             return pod
+        of_main = "nvidia.com/container.main.gpu-"
+        kai = {"kai": (1, {"gpu-memory": "60000"}),
+               "kai-two": (2, {"gpu-memory": "60000", "gpu-fraction-num-devices": "2", "gpu-fraction-container-name": "main"}),
+               "kai-quantity": (1, {f"{of_main}memory.request": "56Gi", f"{of_main}memory.limit": "70Gi", f"{of_main}compute.mode": "time-slicing"}),
+               "kai-fraction": (1, {"gpu-fraction": "0.5"})}
         self.kube.create_pod(hami("hami", 60000))
-        self.kube.create_pod(self.pod("kai", 1, {"gpu-memory": "60000"}))
-        for name in ("hami", "kai"):
-            assert self.node_of(name) == "n1", self.explain(name)
+        percentage = self.pod("hami-percentage", 1)
+        percentage["spec"]["containers"][0]["resources"]["limits"].update({"nvidia.com/gpumem-percentage": "50", "nvidia.com/gpucores": "30"})
+        self.kube.create_pod(percentage)
+        for name, (gpus, annotations) in kai.items():
+            self.kube.create_pod(self.pod(name, gpus, annotations))
+        anywhere = ("hami-percentage", "kai-fraction")
+        for name in ("hami", *anywhere, *kai):
+            assert name in anywhere or self.node_of(name) == "n1", self.explain(name)
             self.checks.wait_running(name)
         self.kube.create_pod(hami("too-large", 100000))
         self.wait_event("too-large", "GpuUnschedulable", "100000Mi of memory required")
@@ -359,7 +369,7 @@ class SchedulingChecks:
         # The API server returns 8192 as it is, and a multiple of 1000 with a suffix.
         self.wait_event("two-minds", "GpuUnschedulable", line)
         assert {node["reason"] for node in self.explain("two-minds")["nodes"]} == {line}, self.explain("two-minds")
-        self.remove("hami", "kai", "too-large", "two-minds")
+        self.remove("hami", "hami-percentage", *kai, "too-large", "two-minds")
         self.wait_free(n1=8, n2=8)
 
     def chosen(self):

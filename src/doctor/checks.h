@@ -63,6 +63,8 @@ inline CheckResult unknown_result(std::string why, std::string fix = {}) {
 // Whether the agent in this Pod has the driver and offers a device: then what this container cannot see or
 // open is not a fault of the node.
 bool agent_offers_gpus(const Facts& facts);
+// What the agent in this Pod knows although this container does not: `what` is not visible or not open here.
+CheckResult agent_knows_result(const Facts& facts, const std::string& what);
 inline CheckResult unknown_result(const Error& error) { return unknown_result(error.full_message()); }
 
 // One per check, in running order.

@@ -254,14 +254,6 @@ TEST(PageJson, IsADocumentWithoutAnyInput) {
   EXPECT_EQ(early["gpus"][1]["reason"], "not read yet");
 }
 
-TEST(PageJson, NamesContainersWithoutTheirDevices) {
-  NodePageInput input;
-  EXPECT_EQ(node_json(input).find("cut_off"), std::string::npos);
-  input.cut_off = {"Pod team/a: container main may not open /dev/nvidia0"};
-  EXPECT_NE(node_json(input).find(R"("cut_off":["Pod team/a: container main may not open /dev/nvidia0"])"),
-            std::string::npos);
-}
-
 TEST(PageJson, EscapesForeignText) {
   NodePageInput input;
   input.node_name = "a\"b\\c\n\xff</script>";

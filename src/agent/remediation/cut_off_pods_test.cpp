@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "agent/observe/page_json.h"
 #include "agent/remediation/test_faults.h"
 
 namespace gpulet::agent {
@@ -136,6 +137,14 @@ TEST_F(CutOffPodsTest, WithoutTheHostsCgroupsNothingIsKnown) {
   loop_.advance(kAccessCheckInterval);
   EXPECT_THAT(checked_, IsEmpty());
   EXPECT_THAT(pods_->cut_off_containers(), Optional(IsEmpty()));
+}
+
+TEST(CutOffPods, AreOnThePage) {
+  NodePageInput input;
+  EXPECT_EQ(node_json(input).find("cut_off"), std::string::npos);
+  input.cut_off = {"Pod team/a: container main may not open /dev/nvidia0"};
+  EXPECT_NE(node_json(input).find(R"("cut_off":["Pod team/a: container main may not open /dev/nvidia0"])"),
+            std::string::npos);
 }
 
 }  // namespace

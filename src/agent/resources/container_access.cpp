@@ -84,7 +84,7 @@ AccessCheck::AccessCheck(Loop& loop, const DeviceCgroups& cgroups, const std::st
     : loop_(loop), nodes_(std::move(nodes)), done_(std::move(done)) {
   const auto answer_later = [this](Answer answer) {
     loop_.post([this, answer = std::move(answer), alive = lifetime_.watch()]() mutable {
-      if (alive) finish(std::move(answer));
+      if (alive) answer_once(std::move(answer));
     });
   };
   if (nodes_.size() > kMaxCheckedNodes) {
@@ -130,11 +130,11 @@ Status AccessCheck::start_child(const std::string& cgroup_directory) {
   }
   child_ = static_cast<pid_t>(child);
   process_ = FileDescriptor(process);
-  exited_ =
-      loop_.watch_descriptor(process_.get(), EPOLLIN, [this](std::uint32_t) { finish(wait_for_child()); });
+  exited_ = loop_.watch_descriptor(process_.get(), EPOLLIN,
+                                   [this](std::uint32_t) { answer_once(wait_for_child()); });
   timeout_ = loop_.after(kAccessCheckTimeout, [this] {
     kill_child();
-    finish(fail(Code::kDeadlineExceeded, "no answer from the container's cgroup: it is frozen"));
+    answer_once(fail(Code::kDeadlineExceeded, "no answer from the container's cgroup: it is frozen"));
   });
   return {};
 }
@@ -159,7 +159,7 @@ void AccessCheck::kill_child() {
   ::waitpid(std::exchange(child_, -1), nullptr, 0);
 }
 
-void AccessCheck::finish(Answer answer) {
+void AccessCheck::answer_once(Answer answer) {
   exited_.reset();
   timeout_.reset();
   // `done` may destroy this.

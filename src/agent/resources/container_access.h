@@ -65,7 +65,7 @@ class AccessCheck {
   Status start_child(const std::string& cgroup_directory);
   Answer wait_for_child();
   void kill_child();
-  void finish(Answer answer);
+  void answer_once(Answer answer);
 
   Loop& loop_;
   std::vector<std::string> nodes_;

@@ -1,5 +1,6 @@
 """What a container gets by CDI alone: without NVIDIA's runtime; the kubelet passes device names and containerd reads gpulet's specs."""
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -8,7 +9,7 @@ import time
 from lib.driver_limits import DriverLimitChecks
 from lib.images import NAME, make_glibc_image
 from lib.kube import gpu_pod, until
-from lib.node import DRIVER_ROOT, GPULET, GPULET_SIM
+from lib.node import CGROUPS, DRIVER_ROOT, GPULET, GPULET_SIM
 from lib.testbed import TESTBED
 
 GPU = "nvidia.com/gpu"
@@ -62,6 +63,7 @@ class CdiChecks:
             ("specs exist before GPUs are offered", self.specs),
             ("two Pods: each sees only its GPU and the driver", self.two_pods),
             ("a rewritten cgroup keeps the devices", self.cgroup_rewritten),
+            ("a Pod whose cgroup has lost its GPU is told", self.cut_off),
             ("read-only, not root, confined by seccomp", self.restricted),
             ("an image without a dynamic loader", self.static_image),
             ("a Pod without a request sees nothing", self.no_request),
@@ -155,6 +157,25 @@ class CdiChecks:
         reported = self.node.run("runc", "--root", "/run/containerd/runc/k8s.io", "exec", container, "/bin/sh", "-c",
                              f"exec 2>&1; (: </dev/nvidia{minor}); (: </dev/nvidia-uvm); true")
         assert reported.count("No such device or address") == 2, reported
+
+    def cut_off(self):
+        """What `systemctl daemon-reload` leaves of the rules that a runtime has added behind the engine's back."""
+        container = self.kube.pod("two")["status"]["containerStatuses"][0]["containerID"].partition("://")[2]
+        minor = self.node.gpus[self.node.resources.held()["two"][0]]["minor"]
+        found = [pathlib.Path(path) for path, _, _ in os.walk(CGROUPS / "devices") if path.endswith(container)]
+        if not found:
+            print("   not tested: cgroup v2 has no file of rules; agent_test asks a program of its own", flush=True)
+            return self.checks.remove_pods()
+        (found[0] / "devices.deny").write_text(f"c 195:{minor} rwm")
+        self.node.stop_agent()
+        self.node.start_agent(arguments=["--config-file", self.node.config])
+
+        def told():
+            return [event["message"] for event in self.kube.events_about("two", "Pod") if event["reason"] == "GpuAccessLost"]
+        [message] = until("the Pod has the event", told, 60)
+        assert f"/dev/nvidia{minor}: its device cgroup refuses it" in message, message
+        assert not [event for event in self.kube.events() if event["reason"] == "GpuAccessLost" and event["involvedObject"]["name"] != "two"]
+        self.node.wait_allocatable(self.kube, 8)
         self.checks.remove_pods()
 
     def restricted(self):

@@ -3,6 +3,7 @@
 
   cuda_memory.py context 0       a context alone
   cuda_memory.py WAY MIB         plain, small (pieces of 64 KiB), odd (pieces of 1 MiB + 4 KiB), pool, vmm, managed
+  cuda_memory.py until MIB WAY   pieces of 64 MiB by that way, until one is refused or MIB is reached: a line with `got_mib`
   cuda_memory.py export MIB FD   like vmm, and sends a descriptor of the memory on the Unix socket FD
   cuda_memory.py import MIB FD   maps the memory that `export` sends on FD
   cuda_memory.py keep 0 FD       takes the descriptor that `export` sends on FD, and makes no CUDA call
@@ -16,6 +17,7 @@ import sys
 
 from cuda import Cuda, CudaError, say
 
+PIECE_MIB = 64
 PINNED, ON_DEVICE, POSIX_DESCRIPTOR, READ_WRITE, ATTACH_GLOBAL = 1, 1, 1, 3, 1
 
 
@@ -96,6 +98,20 @@ def import_memory(cuda, size, channel):
     map_memory(cuda, handle, size)
 
 
+def until(way, mib):
+    """For a process with a memory limit: how many MiB it gets, and what it sees as the GPU's memory."""
+    cuda, got, refused = Cuda(), 0, None
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    cuda.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    try:
+        while got < mib:
+            WAYS[way](cuda, PIECE_MIB << 20)
+            got += PIECE_MIB
+    except CudaError as error:
+        refused = {"call": str(error), "code": error.code}
+    say(way=way, got_mib=got, refused=refused, total_mib=total.value >> 20)
+
+
 WAYS = {"context": lambda cuda, size: None, "plain": plain, "small": lambda cuda, size: pieces(cuda, size, 64 << 10),
         "odd": lambda cuda, size: pieces(cuda, size, (1 << 20) + (4 << 10)), "pool": pool, "vmm": vmm, "managed": managed,
         "export": export, "import": import_memory}
@@ -103,8 +119,12 @@ WAYS = {"context": lambda cuda, size: None, "plain": plain, "small": lambda cuda
 
 def main():
     way, mib, *channel = sys.argv[1:]
-    channel = [int(number) for number in channel]
     try:
+        if way == "until":
+            until(channel[0], int(mib))
+            sys.stdin.read()
+            return 0
+        channel = [int(number) for number in channel]
         kept = received(*channel) if way == "keep" else WAYS[way](Cuda(), int(mib) << 20, *channel)
         say(way=way, descriptor=kept)
     except (CudaError, OSError) as error:

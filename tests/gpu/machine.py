@@ -30,7 +30,10 @@ def run(*command, env=None, limit_s=30, check=True, stdin=None):
 class Client:
     """A child process that prints JSON lines; ended with its standard input."""
 
-    def __init__(self, command, env=None, descriptors=()):
+    def __init__(self, command, env=None, descriptors=(), cgroup=None):
+        """`cgroup`: the directory of the one that the child is in from its first instruction."""
+        if cgroup:
+            command = ["/bin/sh", "-c", 'echo $$ >"$0/cgroup.procs" && exec "$@"', cgroup, *command]
         self.process = subprocess.Popen([str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=subprocess.DEVNULL, env={**os.environ, **(env or {})}, start_new_session=True,
                                         pass_fds=descriptors)
@@ -112,6 +115,10 @@ class RealMachine(Machine):
     def cuda_env(self):
         return {}
 
+    def limit_backends(self):
+        """What counts memory for the driver's limits, one after the other."""
+        yield "dmem" if any(pathlib.Path(path, "dmem.capacity").exists() for path in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")) else "misc"
+
     def mps_control(self):
         for directory in os.environ.get("PATH", "").split(":") + ["/usr/bin"]:
             program = pathlib.Path(directory) / "nvidia-cuda-mps-control"
@@ -123,9 +130,13 @@ class RealMachine(Machine):
         """A CUDA program as a child; its JSON lines are read with line()."""
         return self.keep(Client([sys.executable, "-B", HERE / "cuda.py", *words], env))
 
-    def cuda_memory(self, way, mib, *descriptors, env=None):
+    def cuda_memory(self, way, mib, *descriptors, env=None, cgroup=None):
         """A process that takes device memory by one way of the driver API."""
-        return self.keep(Client([sys.executable, "-B", HERE / "cuda_memory.py", way, mib, *descriptors], env, descriptors))
+        return self.keep(Client([sys.executable, "-B", HERE / "cuda_memory.py", way, mib, *descriptors], env, descriptors, cgroup))
+
+    def cuda_memory_until(self, way, mib, cgroup):
+        """A process that takes device memory until it is refused."""
+        return self.keep(Client([sys.executable, "-B", HERE / "cuda_memory.py", "until", mib, way], self.cuda_env(), cgroup=cgroup))
 
     def holder(self, mib):
         return self.cuda("hold", mib)
@@ -181,10 +192,19 @@ class SimulatedMachine(Machine):
             raise Skip("needs kernels or MPS, which the simulated libcuda does not have")
         return self.keep(Client([sys.executable, "-B", HERE / "cuda.py", *words], self.cuda_env()))
 
-    def cuda_memory(self, way, mib, *descriptors, env=None):
+    def cuda_memory(self, way, mib, *descriptors, env=None, cgroup=None):
         if way in ("export", "import", "keep") or env:
             raise Skip("needs memory of other processes or MPS, which the simulated libcuda does not have")
-        return self.keep(Client([sys.executable, "-B", HERE / "cuda_memory.py", way, mib], self.cuda_env()))
+        return self.keep(Client([sys.executable, "-B", HERE / "cuda_memory.py", way, mib], self.cuda_env(), cgroup=cgroup))
+
+    def cuda_memory_until(self, way, mib, cgroup):
+        return self.keep(Client([sys.executable, "-B", HERE / "cuda_memory.py", "until", mib, way], self.cuda_env(), cgroup=cgroup))
+
+    def limit_backends(self):
+        self.control("driver-reload", "--version", "615.71.09")
+        for backend in ("misc", "dmem"):
+            self.control("memacct", backend)
+            yield backend
 
     def cuda_env(self):
         return {"LD_LIBRARY_PATH": str(pathlib.Path(self.library).parent)}

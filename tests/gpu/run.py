@@ -7,7 +7,7 @@
 A line `ok NAME`, `SKIP NAME: reason` or `FAIL NAME: why` for each check, at the end
 `N passed, N failed, N skipped`. The return codes of the driver's calls, timings and readings go to
 RESULTS/GPU-DRIVER.json, without serial numbers and UUIDs. Needs Python's standard library, the driver and
-gpulet's programs; no network. Leaves the machine as it was. Takes about 90 seconds,
+gpulet's programs; no network. Leaves the machine as it was. Takes about two minutes,
 and 100 more where `make image` and `tests/cluster/testbed/tb build` were run.
 """
 import argparse
@@ -29,6 +29,7 @@ import check_cuda  # noqa: E402
 import check_driver  # noqa: E402
 import check_faults  # noqa: E402
 import check_inventory  # noqa: E402
+import check_limits  # noqa: E402
 import check_load  # noqa: E402
 import check_memory  # noqa: E402
 import check_mps  # noqa: E402
@@ -59,6 +60,8 @@ def sections(arguments):
         "mps": lambda report, machine: (check_mps.check_mps(report, machine),
                                         check_mps.check_agent_mps(report, machine, arguments.allow_changes)),
         "faults": check_faults.check_faults,
+        # Last of those of the simulated driver: it takes another version.
+        "limits": check_limits.check_limits,
         "kubernetes": check_cluster.check_cluster,
         "changes": lambda report, machine: check_changes(report, arguments.allow_changes),
     }

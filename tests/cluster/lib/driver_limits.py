@@ -20,6 +20,7 @@ class DriverLimitChecks:
     def __init__(self, checks, cdi):
         self.checks, self.kube, self.node, self.cdi = checks, checks.kube, checks.n1, cdi
         self.limit_dir = self.node.state / "limits"
+        self.loads = set()  # the processes that the simulated driver counts as busy
 
     def run(self):
         before = self.cdi.version()
@@ -34,6 +35,9 @@ class DriverLimitChecks:
         self.checks.remove_pods()
         until("no limit is left", lambda: not self.records(), PATIENCE_S, 0.1)
         self.checks.stop_agent_of(self.node)
+        # It keeps the load of a process that has ended: the GPU would be busy for every later check.
+        for pid in self.loads:
+            self.node.run(GPULET_SIM, "load", self.gpu, 0, "--pid", pid, "--root", DRIVER_ROOT)
         self.reload(before)
 
     def reload(self, version):
@@ -67,6 +71,7 @@ class DriverLimitChecks:
     def load(self, name, mebibytes):
         """As a CUDA call in the container would: returns the driver's refusal, or nothing."""
         pid = until(f"the process of {name}", lambda: self.node.environments().get(name), PATIENCE_S)[0]
+        self.loads.add(pid)
         done = subprocess.run(self.node.enter(GPULET_SIM, "load", self.gpu, 10, "--memory", mebibytes, "--pid", pid, "--root", DRIVER_ROOT),
                               capture_output=True, text=True, check=False)
         return done.stderr.strip() if done.returncode else ""

@@ -34,6 +34,11 @@ struct PodContainer {
   bool is_init = false;
   std::map<std::string, std::string> limits;  // resources.limits
   std::string id;  // of the running one: "containerd://4f1c…"; empty: not known yet
+  // As the engine names its cgroup: "4f1c…".
+  std::string engine_id() const {
+    const auto at = id.find("://");
+    return at == std::string::npos ? id : id.substr(at + 3);
+  }
 };
 inline constexpr std::size_t kMaxPodContainers = 512;  // of a Pod, that are read
 
@@ -46,7 +51,7 @@ struct PodMetadata {
   std::int64_t created = 0;  // seconds since 1970; 0: unknown
   Annotations annotations;
   std::map<std::string, std::string> labels;
-  std::vector<PodContainer> containers{};  // in the Pod's order, init containers first
+  std::vector<PodContainer> containers{};           // in the Pod's order, init containers first
   std::vector<fraction::ContainerAccess> access{};  // of its containers, likewise
 };
 

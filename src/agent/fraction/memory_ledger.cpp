@@ -20,12 +20,6 @@ fraction::PodFields fraction_fields(const k8s::PodMetadata& pod) {
   return fields;
 }
 
-// "containerd://4f1c…" → "4f1c…"
-std::string without_scheme(const std::string& id) {
-  const auto at = id.find("://");
-  return at == std::string::npos ? id : id.substr(at + 3);
-}
-
 Bytes limit_of(const fraction::FractionRequest& request, const inventory::Gpu& gpu, unsigned shares) {
   if (request.memory_limit.is_zero() || gpu.memory == Bytes{}) return {};
   const auto whole = gpu.memory.mebibytes();
@@ -276,7 +270,7 @@ void MemoryLedger::rebuild() {
                         .source = {}};
       if (pod.facts) {
         const auto spec = std::ranges::find(pod.facts->containers, container, &k8s::PodContainer::name);
-        if (spec != pod.facts->containers.end()) entry.container_id = without_scheme(spec->id);
+        if (spec != pod.facts->containers.end()) entry.container_id = spec->engine_id();
         const auto access = std::ranges::find(pod.facts->access, container, &fraction::ContainerAccess::name);
         if (access != pod.facts->access.end()) entry.access = *access;
       }

@@ -15,9 +15,9 @@
 //          reason}]}}]
 //   links [[label as in `nvidia-smi topo -m`]], in the order of gpus
 //   timeline [{at, uuid, device, from, to, reason}], events [{at, severity, reason, message}], oldest first
-//   claims: agent/observe/claim_status.h, else absent; memory_limit: agent/observe/limit_status.h, else
-//   absent cut_off [text]: containers that may no longer open their GPUs (agent/remediation/cut_off_pods.h),
-//   or absent config: the config in force as text
+//   claims: agent/observe/claim_status.h; memory_limit: agent/observe/limit_status.h; cut_off [text]:
+//     containers that may no longer open their GPUs (agent/remediation/cut_off_pods.h); absent without any
+//   config: the config in force as text
 // use_json, the usage of each device in that sample that a Pod holds or a process uses:
 //   at, devices {uuid of a GPU or MIG device: {pods [{namespace, pod, containers [text], shares, memory, busy
 //   (percent of the device's time)}], rest {memory, busy}: unattributed, processes [{pid, name, memory,

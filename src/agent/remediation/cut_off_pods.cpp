@@ -73,11 +73,8 @@ void CutOffPods::read_unknown_pods() {
                              if (read && *read) {
                                auto& pod = pods_[name];
                                pod.uid = (*read)->pod.uid;
-                               for (const auto& container : (*read)->containers) {
-                                 const auto scheme = container.id.find("://");
-                                 if (scheme != std::string::npos)
-                                   pod.ids[container.name] = container.id.substr(scheme + 3);
-                               }
+                               for (const auto& container : (*read)->containers)
+                                 pod.ids[container.name] = container.engine_id();
                              }
                              if (--reading_ == 0) check_next();
                            });

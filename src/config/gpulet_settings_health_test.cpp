@@ -156,6 +156,7 @@ TEST(FaultsSettings, DefaultsReportOnTheNodeWithoutTaintsAndEviction) {
   EXPECT_EQ(faults.eviction.draining, standard.eviction.draining);
   EXPECT_EQ(faults.eviction.quarantined, standard.eviction.quarantined);
   EXPECT_EQ(faults.eviction.lost, standard.eviction.lost);
+  EXPECT_EQ(faults.eviction.access_lost, standard.eviction.access_lost);
   EXPECT_EQ(faults.eviction.bare_pods, standard.eviction.bare_pods);
   EXPECT_EQ(faults.eviction.max_evictions, standard.eviction.max_evictions);
   EXPECT_EQ(faults.eviction.max_evictions_window, standard.eviction.max_evictions_window);
@@ -180,6 +181,7 @@ gpulet:
       draining: stay
       quarantined: finish=30m
       lost: finish
+      accessLost: finish=1h
       barePods: true
       maxEvictions: 3
       maxEvictionsWindow: 10m
@@ -201,6 +203,7 @@ gpulet:
   EXPECT_EQ(eviction.draining.kind, Grace::Kind::kStay);
   EXPECT_EQ(eviction.quarantined, (Grace{Grace::Kind::kFinish, minutes(30)}));
   EXPECT_EQ(eviction.lost, (Grace{Grace::Kind::kFinish, std::nullopt}));
+  EXPECT_EQ(eviction.access_lost, (Grace{Grace::Kind::kFinish, minutes(60)}));
   EXPECT_TRUE(eviction.bare_pods);
   EXPECT_EQ(eviction.max_evictions, 3u);
   EXPECT_EQ(eviction.max_evictions_window, minutes(10));

@@ -14,7 +14,8 @@ CutOffPods::CutOffPods(CutOffPodPorts ports) : ports_(std::move(ports)) {
 std::optional<std::vector<std::string>> CutOffPods::cut_off_containers() const {
   if (!are_cgroups_seen_) return std::nullopt;
   std::vector<std::string> texts;
-  for (const auto& [id, text] : cut_off_) texts.push_back(text);
+  for (const auto& [id, found] : cut_off_)
+    texts.push_back("Pod " + found.pod.name_space + "/" + found.pod.name + ": " + found.text);
   std::ranges::sort(texts);
   return texts;
 }
@@ -124,12 +125,12 @@ void CutOffPods::on_answer(const GpuContainer& container, const std::string& id,
     return;
   }
   if (refused_.insert(id).second) return;
-  const std::string finding = "container " + container.container + " may not open " + **answer;
-  const std::string pod = container.pod.name_space + "/" + container.pod.name;
-  if (!cut_off_.emplace(id, "Pod " + pod + ": " + finding).second) return;
-  ports_.notify({.pod = {container.pod.name_space, container.pod.name, pods_[container.pod].uid},
+  const PodRef pod{container.pod.name_space, container.pod.name, pods_[container.pod].uid};
+  const std::string text = "container " + container.container + " may not open " + **answer;
+  if (!cut_off_.emplace(id, Finding{pod, text, ports_.loop.now()}).second) return;
+  ports_.notify({.pod = pod,
                  .reason = "GpuAccessLost",
-                 .message = finding +
+                 .message = text +
                             ": its device cgroup refuses it, as after `systemctl daemon-reload`; restart the "
                             "Pod to give it the GPU again"});
 }
@@ -137,7 +138,47 @@ void CutOffPods::on_answer(const GpuContainer& container, const std::string& id,
 void CutOffPods::finish_round() {
   std::erase_if(refused_, [this](const auto& id) { return !seen_.contains(id); });
   std::erase_if(cut_off_, [this](const auto& one) { return !seen_.contains(one.first); });
+  report_pods();
   schedule_round();
+}
+
+void CutOffPods::report_pods() {
+  const auto report = report_ = std::make_shared<Report>();
+  report->reading = 1;  // so that no answer completes it before all requests are sent
+  std::set<std::string> pods;
+  for (const auto& [id, found] : cut_off_) {
+    if (ports_.may_evict() && pods.insert(found.pod.uid).second) read_for_report(report, found);
+  }
+  finish_read(report);
+}
+
+// Annotations may have changed, and a deletion begun.
+void CutOffPods::read_for_report(const std::shared_ptr<Report>& report, const Finding& found) {
+  ++report->reading;
+  ports_.reader.read_pod(found.pod.name_space, found.pod.name,
+                         [this, report, found, alive = lifetime_.watch()](const auto& read) {
+                           if (!alive) return;
+                           if (!read || !*read || (*read)->pod.uid != found.pod.uid)
+                             return finish_read(report);
+                           const health::CutOffPod pod{evictable_pod(**read), found.text, found.since};
+                           ports_.reader.read_namespace_annotations(
+                               found.pod.name_space, [this, report, pod, alive](const auto& annotations) {
+                                 if (!alive) return;
+                                 if (annotations) {
+                                   report->pods.push_back(pod);
+                                   const auto grace = annotations->find(health::kGraceAnnotation);
+                                   if (grace != annotations->end())
+                                     report->pods.back().pod.namespace_annotation = grace->second;
+                                 }
+                                 finish_read(report);
+                               });
+                         });
+}
+
+void CutOffPods::finish_read(const std::shared_ptr<Report>& report) {
+  if (--report->reading > 0 || report != report_) return;
+  const bool was_reported = std::exchange(is_reported_, !report->pods.empty());
+  if (is_reported_ || was_reported) ports_.cut_off(std::move(report->pods));
 }
 
 void CutOffPods::schedule_round() {

@@ -16,14 +16,18 @@ namespace {
 // While gpulet.faults.podEvents asks for Events about Pods that hold a GPU.
 class CutOffPodsComponent final : public Component {
  public:
-  explicit CutOffPodsComponent(Node& node) : node_(node) {}
+  CutOffPodsComponent(Node& node, RemediationComponent& remediation)
+      : node_(node), remediation_(remediation) {}
 
   void start() override { apply_config(); }
   void apply_config() override {
     const bool wanted = node_.client_config && node_.config.gpulet.faults.pod_events;
     if (wanted == pods_.has_value()) return;
     pods_.reset();
-    if (!wanted) return;
+    if (!wanted) {
+      if (auto* evictor = remediation_.evictor(); evictor != nullptr) evictor->update_cut_off_pods({});
+      return;
+    }
     if (!events_) {
       events_ = k8s::EventRecorder::start_recorder(node_.loop, *node_.client_config);
       reader_ = k8s::ObjectReader::start_reader(node_.loop, *node_.client_config);
@@ -46,6 +50,16 @@ class CutOffPodsComponent final : public Component {
             },
         .notify =
             [this](const EvictionEvent& event) { send_eviction_event(*events_, "device access", event); },
+        .may_evict =
+            [this] {
+              const auto& eviction = node_.config.gpulet.faults.eviction;
+              return eviction.enabled && eviction.access_lost.kind != health::Grace::Kind::kStay;
+            },
+        .cut_off =
+            [this](auto pods) {
+              if (auto* evictor = remediation_.evictor(); evictor != nullptr)
+                evictor->update_cut_off_pods(std::move(pods));
+            },
     });
   }
   void add_counts(NodeCounts& counts) const override {
@@ -70,6 +84,7 @@ class CutOffPodsComponent final : public Component {
   }
 
   Node& node_;
+  RemediationComponent& remediation_;
   std::unique_ptr<k8s::EventRecorder> events_;
   std::unique_ptr<k8s::ObjectReader> reader_;
   std::optional<CutOffPods> pods_;
@@ -77,8 +92,8 @@ class CutOffPodsComponent final : public Component {
 
 }  // namespace
 
-std::unique_ptr<Component> make_cut_off_pods_component(Node& node) {
-  return std::make_unique<CutOffPodsComponent>(node);
+std::unique_ptr<Component> make_cut_off_pods_component(Node& node, RemediationComponent& remediation) {
+  return std::make_unique<CutOffPodsComponent>(node, remediation);
 }
 
 }  // namespace gpulet::agent

@@ -42,6 +42,8 @@ class CutOffPodsTest : public testing::Test {
               return std::make_shared<int>();
             },
         .notify = [this](const EvictionEvent& event) { events_.push_back(event); },
+        .may_evict = [this] { return may_evict_; },
+        .cut_off = [this](auto pods) { reports_.push_back(std::move(pods)); },
     });
   }
 
@@ -61,6 +63,8 @@ class CutOffPodsTest : public testing::Test {
   std::map<std::string, AccessCheck::Answer> answers_{{"/cgroup/main", std::optional<std::string>()}};
   std::vector<std::string> checked_;
   std::vector<EvictionEvent> events_;
+  bool may_evict_ = false;
+  std::vector<std::vector<health::CutOffPod>> reports_;
   std::optional<CutOffPods> pods_;
 };
 
@@ -99,6 +103,42 @@ TEST_F(CutOffPodsTest, TheSecondRefusalIsToldOnce) {
   loop_.advance(kAccessCheckInterval);
   EXPECT_THAT(pods_->cut_off_containers(),
               Optional(ElementsAre("Pod default/a: container main may not open /dev/nvidia1")));
+}
+
+TEST_F(CutOffPodsTest, EachRoundReportsThePodsThatMayBeEvictedAsTheApiServerKnowsThem) {
+  refuse();
+  loop_.advance(2 * kAccessConfirmInterval);
+  EXPECT_THAT(reports_, IsEmpty());
+  may_evict_ = true;
+  reader_.pods["default/a"].annotations[health::kGraceAnnotation] = "finish";
+  reader_.namespaces["default"][health::kGraceAnnotation] = "evict";
+  const Time since = loop_.now();
+  loop_.advance(kAccessCheckInterval);
+  ASSERT_EQ(reports_.size(), 1u);
+  ASSERT_EQ(reports_[0].size(), 1u);
+  EXPECT_EQ(reports_[0][0].pod.uid, "uid-a");
+  EXPECT_EQ(reports_[0][0].pod.owner, "ReplicaSet");
+  EXPECT_EQ(reports_[0][0].pod.annotation, "finish");
+  EXPECT_EQ(reports_[0][0].pod.namespace_annotation, "evict");
+  EXPECT_EQ(reports_[0][0].finding, "container main may not open /dev/nvidia1");
+  EXPECT_EQ(reports_[0][0].since, since);
+  // Another Pod of the name, or one that cannot be read, is not meant.
+  reader_.pods["default/a"].pod.uid = "uid-another";
+  loop_.advance(kAccessCheckInterval);
+  ASSERT_EQ(reports_.size(), 2u);
+  EXPECT_THAT(reports_[1], IsEmpty());
+  reader_.pods["default/a"].pod.uid = "uid-a";
+  reader_.namespace_error = Error(Code::kUnavailable, "no API server");
+  loop_.advance(kAccessCheckInterval);
+  EXPECT_EQ(reports_.size(), 2u);
+  reader_.namespace_error.reset();
+  loop_.advance(kAccessCheckInterval);
+  ASSERT_EQ(reports_.size(), 3u);
+  EXPECT_EQ(reports_[2].size(), 1u);
+  answers_.insert_or_assign("/cgroup/main", std::optional<std::string>());
+  loop_.advance(2 * kAccessCheckInterval);
+  ASSERT_EQ(reports_.size(), 4u);
+  EXPECT_THAT(reports_[3], IsEmpty());
 }
 
 TEST_F(CutOffPodsTest, RulesThatTheRuntimeAddsLateAreNoFinding) {

@@ -190,19 +190,23 @@ void PodDeviceIndex::finish_refresh() {
   changed();
 }
 
+health::PodOnDevice evictable_pod(const k8s::PodMetadata& pod) {
+  return {.name_space = pod.pod.name_space,
+          .name = pod.pod.name,
+          .uid = pod.pod.uid,
+          .owner = pod.owner,
+          .mirror = pod.mirror,
+          .terminating = pod.terminating,
+          .annotation = annotation_value(pod.annotations, health::kGraceAnnotation)};
+}
+
 std::vector<HeldPod> PodDeviceIndex::held_pods() const {
   std::vector<HeldPod> pods;
   for (const auto& [name, known] : pods_) {
     if (!known.facts) continue;
     HeldPod held;
-    held.pod = {.name_space = name.first,
-                .name = name.second,
-                .uid = known.facts->pod.uid,
-                .owner = known.facts->owner,
-                .mirror = known.facts->mirror,
-                .terminating = known.facts->terminating,
-                .annotation = annotation_value(known.facts->annotations, health::kGraceAnnotation),
-                .devices = {known.devices.begin(), known.devices.end()}};
+    held.pod = evictable_pod(*known.facts);
+    held.pod.devices.assign(known.devices.begin(), known.devices.end());
     const auto space = namespaces_.find(name.first);
     const bool asked = space != namespaces_.end() && is_fresh(space->second.read, kPodInfoMaxAge);
     if (asked)

@@ -37,6 +37,9 @@ inline constexpr Duration kRefreshMinInterval = std::chrono::milliseconds(100);
 inline constexpr Duration kHoldersTimeout = std::chrono::seconds(15);
 inline constexpr std::size_t kMaxKnownDevices = 4096;  // UUIDs whose scope is remembered
 
+// A Pod as the eviction policy sees it, without its devices and its namespace's annotation.
+health::PodOnDevice evictable_pod(const k8s::PodMetadata& pod);
+
 struct HeldPod {
   health::PodOnDevice pod;
   bool is_current = false;                // its annotations and its namespace's are known and recent

@@ -41,13 +41,25 @@ void PodEvictor::update_evictions(health::HealthViewPtr view, std::vector<HeldPo
   decide_and_act();
 }
 
+void PodEvictor::update_cut_off_pods(std::vector<health::CutOffPod> pods) {
+  cut_off_ = std::move(pods);
+  decide_and_act();
+}
+
 health::EvictionInputs PodEvictor::eviction_inputs() const {
   health::EvictionInputs node;
+  node.cut_off = cut_off_;
   for (const auto& device : view_->devices) {
     node.devices.push_back({device.scope, device.status});
     if (device.scope.is_whole_gpu()) ++node.gpus;
   }
   return node;
+}
+
+std::vector<health::PodOnDevice> PodEvictor::known_pods() const {
+  auto known = pods_;
+  for (const auto& one : cut_off_) known.push_back(one.pod);
+  return known;
 }
 
 void PodEvictor::decide_and_act() {
@@ -57,7 +69,7 @@ void PodEvictor::decide_and_act() {
   for (const auto& [uid, asking] : pending_) {
     if (!asking.finished) log_.retract_eviction(uid);
   }
-  log_.prune(pods_, policy_.node, now);
+  log_.prune(known_pods(), policy_.node, now);
   auto decisions = health::decide_evictions(eviction_inputs(), pods_, policy_.node, log_, now);
   const bool any =
       std::ranges::any_of(decisions, [](const EvictionDecision& one) { return one.act == Act::kEvict; });
@@ -189,7 +201,7 @@ void PodEvictor::schedule_next(const std::vector<EvictionDecision>& decisions) {
 
 Status PodEvictor::reserve_eviction(const PodRef& pod, const DeviceUuid& gpu) {
   const Time now = ports_.loop.now();
-  log_.prune(pods_, policy_.node, now);
+  log_.prune(known_pods(), policy_.node, now);
   const auto recent = std::ranges::count_if(log_.evictions(), [&](const auto& entry) {
     return now - entry.second.at < policy_.node.max_evictions_window;
   });
@@ -202,16 +214,16 @@ Status PodEvictor::reserve_eviction(const PodRef& pod, const DeviceUuid& gpu) {
   EvictionDecision decision;
   decision.uid = pod.uid;
   decision.device = {.gpu = gpu};
-  decision.fault_class = health::FaultClass::kCordoned;  // none, which speaks against no GPU
   log_.record_eviction(decision, now);
   return {};
 }
 
 // Drops deleted Pods; EvictionLog keeps those that the limits count.
 void PodEvictor::prune_state() {
+  const auto known = known_pods();
   std::erase_if(pending_, [&](const auto& entry) {
     return entry.second.finished &&
-           std::ranges::find(pods_, entry.first, &health::PodOnDevice::uid) == pods_.end();
+           std::ranges::find(known, entry.first, &health::PodOnDevice::uid) == known.end();
   });
 }
 

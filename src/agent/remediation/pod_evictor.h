@@ -1,4 +1,5 @@
-// Evicts Pods from faulty GPUs as health/policy/eviction_policy.h decides: one Eviction request per Pod,
+// Evicts Pods from faulty GPUs, and those that were cut off from theirs, as health/policy/eviction_policy.h
+// decides: one Eviction request per Pod,
 // repeated while the API server refuses it (a PodDisruptionBudget) and the device has not recovered. Off by
 // default.
 //
@@ -67,6 +68,9 @@ class PodEvictor {
   void update_evictions(health::HealthViewPtr view, std::vector<HeldPod> pods,
                         const PodEvictorPolicy& policy);
 
+  // The Pods that have lost the access to their devices, as far as their API data is known and recent.
+  void update_cut_off_pods(std::vector<health::CutOffPod> pods);
+
   // Accepted evictions, and those of a dry run.
   std::uint64_t evicted() const { return evicted_; }
 
@@ -88,6 +92,7 @@ class PodEvictor {
 
   void decide_and_act();
   health::EvictionInputs eviction_inputs() const;
+  std::vector<health::PodOnDevice> known_pods() const;
   std::string cluster_block_reason();
   void request_cluster_share();
   void act_on(const health::EvictionDecision& decision);
@@ -100,6 +105,7 @@ class PodEvictor {
   PodEvictorPorts ports_;
   health::HealthViewPtr view_;
   std::vector<health::PodOnDevice> pods_;
+  std::vector<health::CutOffPod> cut_off_;
   PodEvictorPolicy policy_;
   health::EvictionLog log_;
   std::map<std::string, PendingEviction> pending_;  // by the Pod's uid

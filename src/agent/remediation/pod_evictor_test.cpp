@@ -268,5 +268,33 @@ TEST_F(PodEvictorTest, ADegradedDeviceEvictsNothing) {
   EXPECT_TRUE(events_.empty());
 }
 
+TEST_F(PodEvictorTest, ACutOffPodLeavesAsTheSettingSaysUntilItHasItsDevicesAgain) {
+  const std::vector<health::CutOffPod> cut_off = {
+      {health::pod_on_devices("train", {}), "container main may not open /dev/nvidia0", loop_.now()}};
+  update_evictor();
+  moving_.update_cut_off_pods(cut_off);
+  EXPECT_EQ(started_, 0);
+  EXPECT_TRUE(events_.empty());
+  policy_.node.access_lost = {health::Grace::Kind::kEvict, {}};
+  update_evictor();
+  EXPECT_EQ(pending_pods(), "train");
+  ASSERT_EQ(events_.size(), 1u);
+  EXPECT_EQ(events_[0].reason, "GpuFaultEviction");
+  EXPECT_EQ(events_[0].message,
+            "eviction requested: container main may not open /dev/nvidia0; the policy says evict");
+  EXPECT_TRUE(moving_.is_evicting());
+  evictions_.answer("train", EvictionUpdate::Kind::kWaiting, "a budget");
+  EXPECT_EQ(notified_reasons("train").back(), "GpuFaultEvictionWaits");
+  moving_.update_cut_off_pods({});
+  EXPECT_EQ(pending_pods(), "");
+  EXPECT_FALSE(moving_.is_evicting());
+  moving_.update_cut_off_pods(cut_off);
+  EXPECT_EQ(pending_pods(), "train");
+  evictions_.answer("train", EvictionUpdate::Kind::kTerminating);
+  moving_.update_cut_off_pods(cut_off);
+  EXPECT_EQ(started_, 2);
+  EXPECT_EQ(moving_.evicted(), 1u);
+}
+
 }  // namespace
 }  // namespace gpulet::agent

@@ -1,6 +1,7 @@
 #include "health/policy/eviction_policy.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <tuple>
 
@@ -61,15 +62,18 @@ PodPreference pod_preference(const PodOnDevice& pod) {
   return {*grace, whose + " says " + grace_text(*grace)};
 }
 
-// The grace of one fault for one Pod.
+// The grace of one cause for one Pod.
 struct EvictionRequest {
-  const FaultyDevice* device = nullptr;
-  const Fault* fault = nullptr;
+  Scope device;
+  std::optional<FaultClass> fault_class;  // as in EvictionDecision
+  Time since{};
+  std::string cause;  // "XID 79: GPU has fallen off the bus"
   Grace grace;
   std::string reason;
+  bool is_of_gpu() const { return fault_class && *fault_class != FaultClass::kCordoned; }
   std::optional<Time> evict_at() const {
-    if (grace.kind == Grace::Kind::kEvict) return fault->opened;
-    if (grace.kind == Grace::Kind::kFinish && grace.deadline) return fault->opened + *grace.deadline;
+    if (grace.kind == Grace::Kind::kEvict) return since;
+    if (grace.kind == Grace::Kind::kFinish && grace.deadline) return since + *grace.deadline;
     return std::nullopt;
   }
   // Smaller is stricter.
@@ -92,7 +96,12 @@ std::optional<EvictionRequest> strictest_request(const EvictionInputs& node, con
     if (is_allocatable(device.status.state) || !holds_device(pod, device.device)) continue;
     for (const auto& fault : device.status.faults) {
       if (!needs_eviction(fault)) continue;
-      EvictionRequest ask{&device, &fault, policy.grace_for(fault), ""};
+      EvictionRequest ask{.device = device.device,
+                          .fault_class = fault.fault_class,
+                          .since = fault.opened,
+                          .cause = fault.fault_text(),
+                          .grace = policy.grace_for(fault),
+                          .reason = {}};
       ask.reason = "the policy says " + grace_text(ask.grace);
       if (word.grace && pods_may_override(fault.fault_class)) {
         ask.grace = *word.grace;
@@ -102,6 +111,18 @@ std::optional<EvictionRequest> strictest_request(const EvictionInputs& node, con
     }
   }
   return worst;
+}
+
+std::optional<EvictionRequest> access_request(const CutOffPod& cut_off, const EvictionPolicy& policy) {
+  if (policy.access_lost.kind == Grace::Kind::kStay) return std::nullopt;
+  const PodPreference word = pod_preference(cut_off.pod);
+  const std::string by_policy = "the policy says " + grace_text(policy.access_lost);
+  return EvictionRequest{.device = {},
+                         .fault_class = std::nullopt,
+                         .since = cut_off.since,
+                         .cause = cut_off.finding,
+                         .grace = word.grace.value_or(policy.access_lost),
+                         .reason = word.grace ? word.source : by_policy};
 }
 
 // Why this Pod is never evicted; empty if it may be.
@@ -260,7 +281,8 @@ Grace EvictionPolicy::grace_for(const Fault& fault) const {
 }
 
 void EvictionLog::record_eviction(const EvictionDecision& decision, Time now) {
-  entries_[decision.uid] = {now, decision.device.gpu, decision.fault_class != FaultClass::kCordoned};
+  const bool is_fault = decision.fault_class && *decision.fault_class != FaultClass::kCordoned;
+  entries_[decision.uid] = {now, decision.device.gpu, is_fault};
 }
 
 void EvictionLog::prune(std::span<const PodOnDevice> pods, const EvictionPolicy& policy, Time now) {
@@ -278,29 +300,44 @@ std::vector<EvictionDecision> decide_evictions(const EvictionInputs& node, std::
   std::vector<EvictionDecision> decisions;
   std::vector<DueEviction> due;
   const std::string broken = node_block_reason(node, policy, log, now);
-  for (const auto& pod : pods) {
-    const auto ask = strictest_request(node, pod, policy);
-    if (!ask) continue;
+  const auto add_decision = [&](const PodOnDevice& pod, const EvictionRequest& ask) {
     const bool left = pod.terminating || log.evictions().contains(pod.uid);
-    const bool operators = ask->fault->fault_class == FaultClass::kCordoned;
     auto [act, why] = left ? ActWithReason{Act::kTerminating, pod.terminating ? "it is terminating"
                                                                               : "its eviction was requested"}
-                           : decide_act(*ask, exemption_of(pod, policy), now);
+                           : decide_act(ask, exemption_of(pod, policy), now);
     if (act == Act::kEvict && !node.blocked_reason.empty()) {
       std::tie(act, why) = std::pair(Act::kBlocked, node.blocked_reason);
-    } else if (act == Act::kEvict && !broken.empty() && !operators) {
+    } else if (act == Act::kEvict && !broken.empty() && ask.is_of_gpu()) {
       std::tie(act, why) = std::pair(Act::kBlocked, broken);
     }
-    if (act == Act::kEvict) due.push_back({decisions.size(), *ask->evict_at()});
+    if (act == Act::kEvict) due.push_back({decisions.size(), *ask.evict_at()});
     decisions.push_back({.name_space = pod.name_space,
                          .name = pod.name,
                          .uid = pod.uid,
-                         .device = ask->device->device,
-                         .fault_class = ask->fault->fault_class,
+                         .device = ask.device,
+                         .fault_class = ask.fault_class,
                          .act = act,
-                         .at = act == Act::kEvictAt ? ask->evict_at() : std::nullopt,
-                         .reason = ask->fault->fault_text() + "; " + why,
+                         .at = act == Act::kEvictAt ? ask.evict_at() : std::nullopt,
+                         .reason = ask.cause + "; " + why,
                          .dry_run = policy.dry_run});
+  };
+  std::map<std::string_view, EvictionRequest> cut_off;  // by the Pod's uid
+  for (const auto& one : node.cut_off) {
+    if (auto ask = access_request(one, policy)) cut_off.emplace(one.pod.uid, std::move(*ask));
+  }
+  for (const auto& pod : pods) {
+    auto ask = strictest_request(node, pod, policy);
+    if (!ask) continue;
+    const auto other = cut_off.find(pod.uid);
+    if (other != cut_off.end()) {
+      if (other->second.rank() < ask->rank()) ask = std::move(other->second);
+      cut_off.erase(other);
+    }
+    add_decision(pod, *ask);
+  }
+  for (const auto& one : node.cut_off) {
+    const auto ask = cut_off.find(one.pod.uid);
+    if (ask != cut_off.end()) add_decision(one.pod, ask->second);
   }
   apply_rate_limit(decisions, due, policy, log, now);
   std::ranges::sort(decisions, {},

@@ -1,7 +1,8 @@
 // Which Pods are evicted from a faulty GPU, when, and why not: a pure rule over the node's devices and Pods.
 //
 // Off by default. Only a Pod that holds a device which is not allocatable is ever evicted, never one on a
-// device that is only flagged. PodEvictor (agent/remediation/pod_evictor.h) carries the decisions out; it may
+// device that is only flagged; and, by a setting of its own, one whose container has lost the access to its
+// devices (CutOffPod). PodEvictor (agent/remediation/pod_evictor.h) carries the decisions out; it may
 // ask again at any time, also after a restart, and at the times that decisions name. A Pod whose eviction was
 // requested is not evicted again. PodDisruptionBudgets are honoured by the API server's Eviction API.
 #pragma once
@@ -45,6 +46,7 @@ struct EvictionPolicy {
   Grace draining{Grace::Kind::kFinish, std::nullopt};
   Grace quarantined{Grace::Kind::kFinish, std::chrono::minutes(5)};
   Grace lost{Grace::Kind::kEvict, std::nullopt};
+  Grace access_lost{};     // of CutOffPod. kStay: also against the annotation, which speaks of faults
   bool bare_pods = false;  // also evict Pods without an owner, which nothing restarts
 
   // At most this many Pods leave the node within the window. 0: none.
@@ -72,6 +74,14 @@ struct PodOnDevice {
   std::vector<Scope> devices{};
 };
 
+// A container of the Pod may no longer open its devices, though they have no fault
+// (agent/remediation/cut_off_pods.h).
+struct CutOffPod {
+  PodOnDevice pod;
+  std::string finding;  // "container main may not open /dev/nvidia0"
+  Time since{};
+};
+
 struct FaultyDevice {
   Scope device;
   DeviceStatus status;
@@ -88,8 +98,8 @@ struct EvictionDecision {
     kTerminating,  // already leaving: evicted before, or deleted by somebody else
   };
   std::string name_space, name, uid;
-  Scope device;  // the device whose fault asks for the earliest eviction
-  FaultClass fault_class = FaultClass::kXidUnknown;
+  Scope device;  // the device whose fault asks for the earliest eviction; empty without a fault
+  std::optional<FaultClass> fault_class{};  // nullopt: without a fault
   Act act = Act::kNotify;
   std::optional<Time> at{};  // of kEvictAt
   std::string
@@ -106,7 +116,7 @@ class EvictionLog {
   struct Entry {
     Time at{};
     DeviceUuid gpu;
-    bool fault = true;  // false: a cordon, which max_unhealthy_gpus_percent does not count
+    bool fault = true;  // false: not of a fault of the GPU, and max_unhealthy_gpus_percent does not count it
   };
   void record_eviction(const EvictionDecision& decision, Time now);
   // The API server has not accepted the eviction, and it is no longer requested.
@@ -123,9 +133,11 @@ struct EvictionInputs {
   std::vector<FaultyDevice> devices;  // all known devices, healthy ones too
   unsigned gpus = 0;                  // of the node, lost ones too
   std::string blocked_reason{};       // why the cluster's state forbids evictions; empty: it does not
+  std::vector<CutOffPod> cut_off{};   // each Pod once
 };
 
-// One decision for each Pod that holds a device which is not allocatable, by namespace and name. At most
+// One decision for each Pod that holds a device which is not allocatable, and each cut-off one unless
+// access_lost is kStay, by namespace and name; of both, the stricter. At most
 // max_evictions of them are kEvict, counting those in the log; the next are kEvictAt the time when the limit
 // allows them. The caller records each kEvict in the log, also in a dry run, and decides again when a device
 // or Pod changes, at the earliest `at`, and periodically while a decision is kBlocked. Cost: O(devices ×

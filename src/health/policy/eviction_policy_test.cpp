@@ -313,5 +313,82 @@ TEST(EvictionLog, ARetractedEvictionIsDecidedAgain) {
   EXPECT_EQ(decide_evictions(node, pods, enabled_policy(), log, kStart), first);
 }
 
+// The one decision about a Pod that was cut off a minute ago.
+Decided decide_cut_off(const PodOnDevice& pod, const EvictionPolicy& policy) {
+  const EvictionInputs node{
+      .devices = {}, .gpus = 8, .cut_off = {{pod, "container main may not open /dev/nvidia0", kStart}}};
+  const auto all = decide_evictions(node, {}, policy, {}, kStart + minutes(1));
+  if (all.empty()) return {Act::kNotify, {}, "none"};
+  EXPECT_EQ(all[0].fault_class, std::nullopt);
+  return {all[0].act, all[0].at, all[0].reason};
+}
+
+TEST(EvictionPolicy, ACutOffPodIsEvictedOnlyWhereTheSettingAsksForIt) {
+  auto pod = pod_on_devices("a", {});
+  auto policy = enabled_policy();
+  EXPECT_EQ(decide_cut_off(pod, policy).reason, "none");
+  pod.annotation = "evict";
+  EXPECT_EQ(decide_cut_off(pod, policy).reason, "none");  // it speaks of faults
+  pod.annotation.reset();
+  policy.access_lost = {Grace::Kind::kEvict, {}};
+  EXPECT_EQ(decide_cut_off(pod, policy).act, Act::kEvict);
+  EXPECT_EQ(decide_cut_off(pod, policy).reason,
+            "container main may not open /dev/nvidia0; the policy says evict");
+  policy.access_lost = {Grace::Kind::kFinish, minutes(5)};
+  EXPECT_EQ(decide_cut_off(pod, policy).act, Act::kEvictAt);
+  EXPECT_EQ(decide_cut_off(pod, policy).at, kStart + minutes(5));
+  pod.annotation = "stay";
+  EXPECT_EQ(decide_cut_off(pod, policy).act, Act::kNotify);
+  pod.annotation.reset();
+  pod.namespace_annotation = "evict";
+  EXPECT_EQ(decide_cut_off(pod, policy).act, Act::kEvict);
+  pod.owner = "DaemonSet";
+  EXPECT_EQ(decide_cut_off(pod, policy).act, Act::kNotify);
+  pod.owner = "Job";
+  pod.terminating = true;
+  EXPECT_EQ(decide_cut_off(pod, policy).act, Act::kTerminating);
+  policy.enabled = false;
+  pod.terminating = false;
+  EXPECT_EQ(decide_cut_off(pod, policy).act, Act::kNotify);
+}
+
+TEST(EvictionPolicy, OfAFaultAndALostAccessTheStricterDecidesAndEachPodCountsOnce) {
+  const Scope gpu = make_scope("GPU-0");
+  const auto pod = pod_on_devices("a", {gpu});
+  auto policy = enabled_policy();
+  policy.access_lost = {Grace::Kind::kFinish, minutes(1)};
+  EvictionInputs node{.devices = {faulty_device(gpu, kXidReset)},
+                      .gpus = 8,
+                      .cut_off = {{pod, "container main may not open /dev/nvidia0", kStart}}};
+  auto all = decide_evictions(node, std::span(&pod, 1), policy, {}, kStart);
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(all[0].at, kStart + minutes(1));
+  EXPECT_EQ(all[0].fault_class, std::nullopt);
+  policy.quarantined = {Grace::Kind::kEvict, {}};
+  all = decide_evictions(node, std::span(&pod, 1), policy, {}, kStart);
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(all[0].act, Act::kEvict);
+  EXPECT_EQ(all[0].fault_class, kXidReset);
+}
+
+TEST(EvictionPolicy, LostAccessSpeaksAgainstNoGpuButCountsForTheRate) {
+  auto policy = enabled_policy();
+  policy.access_lost = {Grace::Kind::kEvict, {}};
+  policy.max_evictions = 3;
+  EvictionInputs node{.devices = {}, .gpus = 8};
+  for (const char* name : {"a", "b", "c", "d"})
+    node.cut_off.push_back({pod_on_devices(name, {}), "container main may not open /dev/nvidia0", kStart});
+  EvictionLog log;
+  const auto all = decide_evictions(node, {}, policy, log, kStart);
+  ASSERT_EQ(all.size(), 4u);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(all[i].act, Act::kEvict) << all[i].name;
+    log.record_eviction(all[i], kStart);
+    EXPECT_FALSE(log.evictions().at(all[i].uid).fault);
+  }
+  EXPECT_EQ(all[3].act, Act::kEvictAt);
+  EXPECT_EQ(all[3].at, kStart + policy.max_evictions_window);
+}
+
 }  // namespace
 }  // namespace gpulet::health

@@ -63,7 +63,7 @@ class CdiChecks:
             ("specs exist before GPUs are offered", self.specs),
             ("two Pods: each sees only its GPU and the driver", self.two_pods),
             ("a rewritten cgroup keeps the devices", self.cgroup_rewritten),
-            ("a Pod whose cgroup has lost its GPU is told", self.cut_off),
+            ("a Pod whose cgroup has lost its GPU is told, and evicted where the config asks for it", self.cut_off),
             ("read-only, not root, confined by seccomp", self.restricted),
             ("an image without a dynamic loader", self.static_image),
             ("a Pod without a request sees nothing", self.no_request),
@@ -175,6 +175,11 @@ class CdiChecks:
         [message] = until("the Pod has the event", told, 60)
         assert f"/dev/nvidia{minor}: its device cgroup refuses it" in message, message
         assert not [event for event in self.kube.events() if event["reason"] == "GpuAccessLost" and event["involvedObject"]["name"] != "two"]
+        text = self.node.config.read_text()
+        self.node.write_config(text.replace("gpulet: {", "gpulet: {faults: {eviction: {enabled: true, barePods: true, accessLost: evict}}, "))
+        until("the Pod is evicted", lambda: "two" not in self.kube.pods(), 120)
+        assert "one" in self.kube.pods()
+        self.node.write_config(text)
         self.node.wait_allocatable(self.kube, 8)
         self.checks.remove_pods()
 

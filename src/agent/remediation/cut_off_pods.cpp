@@ -12,7 +12,7 @@ CutOffPods::CutOffPods(CutOffPodPorts ports) : ports_(std::move(ports)) {
 }
 
 std::optional<std::vector<std::string>> CutOffPods::cut_off_containers() const {
-  if (!are_cgroups_seen_) return std::nullopt;
+  if (!are_cgroups_seen_ || (cut_off_.empty() && answers_unknown_)) return std::nullopt;
   std::vector<std::string> texts;
   for (const auto& [id, found] : cut_off_)
     texts.push_back("Pod " + found.pod.name_space + "/" + found.pod.name + ": " + found.text);
@@ -22,6 +22,7 @@ std::optional<std::vector<std::string>> CutOffPods::cut_off_containers() const {
 
 void CutOffPods::start_round() {
   seen_.clear();
+  answered_ = 0;
   ports_.holders([this, alive = lifetime_.watch()](const Result<std::vector<ContainerDevices>>& holders) {
     if (!alive) return;
     if (!holders) return schedule_round();
@@ -119,6 +120,7 @@ void CutOffPods::on_answer(const GpuContainer& container, const std::string& id,
                 {"error", answer.error().full_message()}});
     return;
   }
+  ++answered_;
   if (!*answer) {
     refused_.erase(id);
     cut_off_.erase(id);
@@ -136,6 +138,7 @@ void CutOffPods::on_answer(const GpuContainer& container, const std::string& id,
 }
 
 void CutOffPods::finish_round() {
+  answers_unknown_ = answered_ == 0 && !seen_.empty();
   std::erase_if(refused_, [this](const auto& id) { return !seen_.contains(id); });
   std::erase_if(cut_off_, [this](const auto& one) { return !seen_.contains(one.first); });
   report_pods();

@@ -57,7 +57,7 @@ class CutOffPods {
   CutOffPods(const CutOffPods&) = delete;
 
   // The containers that were refused twice and are still there, "Pod team/a: container main may not open
-  // /dev/nvidia0"; nullopt: the cgroups cannot be seen.
+  // /dev/nvidia0"; nullopt: the cgroups cannot be seen, or no container's answer is known.
   std::optional<std::vector<std::string>> cut_off_containers() const;
 
  private:
@@ -98,8 +98,9 @@ class CutOffPods {
   DeviceCgroups cgroups_;
   std::set<std::string> refused_;           // once, by container id
   std::map<std::string, Finding> cut_off_;  // twice or more
+  std::size_t answered_ = 0;                // of those seen
   std::set<std::string> seen_;              // in this round
-  bool are_cgroups_seen_ = false;
+  bool are_cgroups_seen_ = false, answers_unknown_ = false;
   std::size_t reading_ = 0;
   std::shared_ptr<Report> report_;  // the newest
   bool is_reported_ = false;        // the last that was complete had Pods

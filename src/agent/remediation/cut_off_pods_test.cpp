@@ -166,6 +166,15 @@ TEST_F(CutOffPodsTest, TheNextRunOfAContainerIsAnother) {
   EXPECT_EQ(events_.size(), 1u);
 }
 
+TEST_F(CutOffPodsTest, WithoutAnyAnswerNothingIsKnown) {
+  answers_.insert_or_assign("/cgroup/main", fail(Code::kDeadlineExceeded, "frozen"));
+  loop_.advance(kAccessConfirmInterval);
+  EXPECT_EQ(pods_->cut_off_containers(), std::nullopt);
+  answers_.insert_or_assign("/cgroup/main", std::optional<std::string>());
+  loop_.advance(kAccessCheckInterval);
+  EXPECT_THAT(pods_->cut_off_containers(), Optional(IsEmpty()));
+}
+
 TEST_F(CutOffPodsTest, WithoutTheHostsCgroupsNothingIsKnown) {
   are_cgroups_there_ = false;
   loop_.advance(kAccessConfirmInterval + kAccessCheckInterval);

@@ -4,6 +4,7 @@
 #include <array>
 #include <set>
 
+#include "base/cuda_version.h"
 #include "base/text.h"
 
 namespace gpulet::cdi {
@@ -176,7 +177,7 @@ class Generator {
   HookHost hook_host() const {
     HookHost host{driver_.version.empty() ? snapshot_.driver.version : driver_.version, {}, {}, {}};
     const unsigned cuda = snapshot_.driver.cuda_version;
-    if (cuda != 0) host.cuda_version = std::to_string(cuda / 1000) + "." + std::to_string(cuda % 1000 / 10);
+    if (cuda != 0) host.cuda_version = cuda_version_text(cuda);
     std::set<std::string> archs, brands;
     for (const auto& gpu : snapshot_.gpus) {
       if (gpu.model.empty()) continue;

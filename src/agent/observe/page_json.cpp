@@ -9,6 +9,7 @@
 
 #include "agent/observe/link_status.h"
 #include "agent/observe/sample_json.h"
+#include "base/cuda_version.h"
 #include "base/device_id.h"
 #include "base/text.h"
 #include "mig/device_holders.h"
@@ -21,11 +22,6 @@ using Json = nlohmann::ordered_json;
 
 std::string dump_json(const Json& document) {
   return document.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-std::string cuda_version_text(unsigned version) {
-  if (version == 0) return {};
-  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
 // Memory slices of a GPU with MIG: eight, four for an A30, or more if a device uses higher ones.
@@ -86,8 +82,9 @@ class NodeDocument {
 
   Json driver_json() const {
     if (!input_.snapshot) return {{"version", ""}, {"cuda", ""}};
-    return {{"version", input_.snapshot->driver.version},
-            {"cuda", cuda_version_text(input_.snapshot->driver.cuda_version)}};
+    const auto& driver = input_.snapshot->driver;
+    return {{"version", driver.version},
+            {"cuda", driver.cuda_version == 0 ? std::string() : cuda_version_text(driver.cuda_version)}};
   }
 
   Json links_json() const {

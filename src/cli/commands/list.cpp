@@ -11,6 +11,7 @@
 
 #include "agent/driver/nvml_driver.h"
 #include "arguments/arguments.h"
+#include "base/cuda_version.h"
 #include "base/text.h"
 #include "cli/main/command_line.h"
 #include "health/report/health_report.h"
@@ -25,10 +26,6 @@ using inventory::MigDevice;
 using inventory::Snapshot;
 
 constexpr Duration kAgentLimit = std::chrono::seconds(2);
-
-std::string cuda_version(unsigned version) {
-  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
-}
 
 std::string nvlink_summary(const Gpu& gpu, const TableStyle& style) {
   if (gpu.nvlinks.empty()) return kDash;
@@ -121,7 +118,7 @@ std::string inventory_table(const Snapshot& snapshot, const agent::ClaimStatus& 
   std::string text;
   if (style.headers) {
     text = "NVIDIA driver " + snapshot.driver.version + ", CUDA " +
-           cuda_version(snapshot.driver.cuda_version) + ", " + std::to_string(count) +
+           cuda_version_text(snapshot.driver.cuda_version) + ", " + std::to_string(count) +
            (count == 1 ? " GPU\n" : " GPUs\n");
   }
   if (count == 0) return text;
@@ -252,9 +249,10 @@ Json limit_json(const agent::MemoryLimitStatus& limit) {
 }
 
 Json snapshot_json(const Snapshot& snapshot, const agent::ClaimStatus& claims) {
-  Json json{{"driver",
-             {{"version", snapshot.driver.version}, {"cuda", cuda_version(snapshot.driver.cuda_version)}}},
-            {"gpus", Json::array()}};
+  Json json{
+      {"driver",
+       {{"version", snapshot.driver.version}, {"cuda", cuda_version_text(snapshot.driver.cuda_version)}}},
+      {"gpus", Json::array()}};
   for (const auto& gpu : snapshot.gpus) json["gpus"].push_back(gpu_json(gpu));
   if (!claims.moves.empty() || !claims.waiting.empty()) json["claims"] = claims_json(claims);
   return json;
@@ -292,10 +290,11 @@ int run_list(const ListOptions& options) {
   if (snapshot) mark_reported_excluded(options.health_file, *snapshot);
   if (!snapshot) return print_error("gpulet list", snapshot.error().full_message());
   // Without an agent, nothing moves or waits, and nothing holds a limit.
-  const auto node = agent::fetch_agent_json(options.socket, "/api/node", kAgentLimit).value_or(nlohmann::json());
-  return print_report("gpulet list", list_report(*snapshot, options.output, agent::parse_claim_status(node),
-                                                 std::chrono::system_clock::now(),
-                                                 agent::parse_limit_status(node)));
+  const auto node =
+      agent::fetch_agent_json(options.socket, "/api/node", kAgentLimit).value_or(nlohmann::json());
+  return print_report("gpulet list",
+                      list_report(*snapshot, options.output, agent::parse_claim_status(node),
+                                  std::chrono::system_clock::now(), agent::parse_limit_status(node)));
 }
 
 namespace {

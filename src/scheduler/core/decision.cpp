@@ -7,6 +7,7 @@
 #include <map>
 #include <numeric>
 
+#include "base/cuda_version.h"
 #include "base/text.h"
 #include "scheduler/model/limit_demand.h"
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/cuda_version.h"
 #include "base/text.h"
 
 namespace gpulet::scheduler {
@@ -30,10 +31,6 @@ GpuFacts gpu_facts(const GpuNode& node, const ResourceUnit& unit) {
 
 std::string format_mib(std::uint64_t mib) {
   return mib % 1024 == 0 ? std::to_string(mib / 1024) + "Gi" : std::to_string(mib) + "Mi";
-}
-
-std::string cuda_version_text(unsigned version) {
-  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
 std::string_view reject_reason_name(RejectReason reject_reason) {

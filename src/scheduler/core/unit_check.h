@@ -25,15 +25,13 @@ enum class RejectReason {
   kLimitGrade,
 };
 inline constexpr RejectReason kRejectReasons[] = {
-    RejectReason::kTooFew,  RejectReason::kDriver,   RejectReason::kModel, RejectReason::kMemory,
-    RejectReason::kCompute, RejectReason::kSelector, RejectReason::kLinks, RejectReason::kNominated,
-    RejectReason::kRequest, RejectReason::kChoice,  RejectReason::kLimitGrade};
+    RejectReason::kTooFew,  RejectReason::kDriver,   RejectReason::kModel,     RejectReason::kMemory,
+    RejectReason::kCompute, RejectReason::kSelector, RejectReason::kLinks,     RejectReason::kNominated,
+    RejectReason::kRequest, RejectReason::kChoice,   RejectReason::kLimitGrade};
 std::string_view reject_reason_name(RejectReason reason);  // "too_few": a metric label
 
 // The number of MiB: "40Gi", "1000Mi".
 std::string format_mib(std::uint64_t mib);
-// "12.8" from 12080.
-std::string cuda_version_text(unsigned version);
 
 // Whether a unit satisfies the Pod's constraints and has `memory`, or the first that it fails.
 RejectReason check_unit(const PodRequest& request, const GpuNode& node, const NodeResource& resource,

@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/cuda_version.h"
 #include "base/json.h"
 #include "scheduler/model/links.h"
 
@@ -420,7 +421,7 @@ json spec_json(const GpuNode& node) {
   json spec = {{"version", kVersion},
                {"summary", gpu_node_summary(node)},
                {"driver", truncate_text(node.driver)},
-               {"cuda", version_text(node.cuda_version / 1000, node.cuda_version % 1000 / 10)},
+               {"cuda", cuda_version_text(node.cuda_version)},
                {"placement", kPolicies[static_cast<std::size_t>(node.rules.policy)]},
                {"shared", kSharedPolicies[static_cast<std::size_t>(node.rules.shared)]},
                {"placementLoad", kLoadPolicies[static_cast<std::size_t>(node.rules.load)]},

@@ -2,9 +2,7 @@
 
 #include <malloc.h>
 #include <signal.h>
-#include <unistd.h>
 
-#include <array>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -14,6 +12,7 @@
 #include "base/dns_name.h"
 #include "base/file.h"
 #include "base/file_watch.h"
+#include "base/host.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "extender/cluster_page.h"
@@ -229,11 +228,10 @@ class ExtenderProcess {
 // The reporter name in Events: the Pod's, or else the host's.
 std::string reporter_name(const std::map<std::string, std::string, std::less<>>& environment) {
   std::string name = "gpulet-scheduler";
-  std::array<char, 256> host{};
   if (const auto pod = environment.find("HOSTNAME"); pod != environment.end() && !pod->second.empty()) {
     name = pod->second;
-  } else if (::gethostname(host.data(), host.size() - 1) == 0) {
-    name = host.data();
+  } else {
+    name = host_name();
   }
   return is_dns_subdomain(name) ? name : "gpulet-scheduler";
 }

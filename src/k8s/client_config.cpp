@@ -1,6 +1,5 @@
 #include "k8s/client_config.h"
 
-#include <limits.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 
 #include "base/dns_name.h"
 #include "base/file.h"
+#include "base/host.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "config/yaml.h"
@@ -106,10 +106,7 @@ Result<std::optional<ClientConfig>> find_client_config(
   }
   access.node_name = node_of_certificate(access);
   if (access.node_name.empty()) {
-    std::array<char, HOST_NAME_MAX + 1> name{};
-    if (::gethostname(name.data(), name.size() - 1) != 0)
-      return fail(errno_error("cannot ask", errno, "hostname"));
-    access.node_name = text::lower(name.data());
+    access.node_name = text::lower(host_name());
   }
   GPULET_TRY(check_node_name(access.node_name));
   return access;

@@ -1,13 +1,12 @@
 #include "agent/observe/node_pages.h"
 
-#include <limits.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 
 #include "agent/observe/sample_json.h"
 #include "agent/observe/usage_json.h"
+#include "base/host.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "mig/device_holders.h"
@@ -194,9 +193,7 @@ constexpr Duration kRefresh = std::chrono::seconds(20);
 std::string node_name_of(const std::map<std::string, std::string, std::less<>>& environment) {
   if (const auto node = environment.find("NODE_NAME"); node != environment.end() && !node->second.empty())
     return node->second;
-  std::array<char, HOST_NAME_MAX + 1> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) return {};
-  return name.data();
+  return host_name();
 }
 
 // Sampled in addition to the fields of the metrics page.

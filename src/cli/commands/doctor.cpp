@@ -86,7 +86,7 @@ Result<doctor::ProbeTargets> gather_places(const DoctorOptions& options) {
     GPULET_TRY(k8s::load_kubeconfig(options.kubeconfig, {.allowed = true}));
   places.access = find_kubectl_access(options.kubeconfig);
   if (!options.service.empty()) places.service = options.service;
-  places.node_name = options.node_name.empty() ? host_name() : options.node_name;
+  places.node_name = options.node_name.empty() ? default_node_name() : options.node_name;
   return places;
 }
 

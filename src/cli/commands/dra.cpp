@@ -152,7 +152,7 @@ std::string slices_document(const dra::DevicePool& pool, const std::string& node
 
 CommandOutput dra_slices_output(const DraSlicesOptions& options) {
   static constexpr const char* kProgram = "gpulet dra slices";
-  const std::string node = options.node.empty() ? host_name() : options.node;
+  const std::string node = options.node.empty() ? default_node_name() : options.node;
   if (!is_dns_subdomain(node)) {
     return error_output(kProgram, "--node '" + node + "': expected the name of a Node", kWrongCommand);
   }

@@ -1,10 +1,8 @@
 #include "cli/main/command.h"
 
-#include <limits.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <iostream>
 #include <memory>
 
@@ -12,6 +10,7 @@
 
 #include "arguments/arguments.h"
 #include "arguments/command_doc.h"
+#include "base/host.h"
 #include "base/text.h"
 #include "config/load.h"
 #include "config/schema.h"
@@ -216,10 +215,7 @@ Result<k8s::ClientConfig> find_kubectl_access(const std::string& kubeconfig, con
               "no kubeconfig found; name one with --kubeconfig FILE or the variable KUBECONFIG");
 }
 
-std::string host_name() {
-  std::array<char, HOST_NAME_MAX + 1> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? text::lower(name.data()) : std::string();
-}
+std::string default_node_name() { return text::lower(host_name()); }
 
 std::string version() { return GPULET_VERSION; }
 

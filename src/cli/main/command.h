@@ -96,8 +96,8 @@ std::optional<int> parse_arguments(CLI::App& app, int argc, char** argv, bool go
 // of the files, or no file for the context.
 Result<k8s::ClientConfig> find_kubectl_access(const std::string& kubeconfig, const std::string& context = {});
 
-// Of this machine, in lower case as the kubelet's; empty if it has none.
-std::string host_name();
+// The host's name in lower case, as the kubelet has it; empty if it has none.
+std::string default_node_name();
 
 // The version that CMake knows: "0.1.0".
 std::string version();

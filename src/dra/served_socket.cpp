@@ -129,14 +129,15 @@ std::string instance_suffix(std::string_view instance) {
   return "-" + std::string(instance.substr(0, instance.find('-')));
 }
 
-void remove_dead_sockets_in(const std::string& directory, std::string_view prefix, std::string_view suffix) {
+void remove_dead_sockets_in(const std::string& directory, std::string_view prefix, std::string_view suffix,
+                            std::vector<std::string>& removed) {
   std::error_code error;
   std::filesystem::directory_iterator entries(directory, error);
   for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
     const std::string name = entries->path().filename().string();
     if (!name.starts_with(prefix) || !name.ends_with(suffix)) continue;
     const std::string path = directory + "/" + name;
-    if (is_dead_socket(path)) ::unlink(path.c_str());
+    if (is_dead_socket(path) && ::unlink(path.c_str()) == 0) removed.push_back(path);
   }
 }
 
@@ -152,10 +153,13 @@ std::string registration_socket_path(const std::string& registry_directory, cons
   return registry_directory + "/" + driver + instance_suffix(instance) + "-reg.sock";
 }
 
-void remove_dead_sockets(const std::string& plugins_directory, const std::string& registry_directory,
-                         const std::string& driver) {
-  remove_dead_sockets_in(plugins_directory + "/" + driver, "dra", ".sock");
-  remove_dead_sockets_in(registry_directory, driver, "-reg.sock");
+std::vector<std::string> remove_dead_sockets(const std::string& plugins_directory,
+                                             const std::string& registry_directory,
+                                             const std::string& driver) {
+  std::vector<std::string> removed;
+  remove_dead_sockets_in(plugins_directory + "/" + driver, "dra", ".sock", removed);
+  remove_dead_sockets_in(registry_directory, driver, "-reg.sock", removed);
+  return removed;
 }
 
 }  // namespace gpulet::dra

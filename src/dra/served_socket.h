@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/loop.h"
 #include "base/result.h"
@@ -33,8 +34,9 @@ std::string service_socket_path(const std::string& plugins_directory, const std:
 std::string registration_socket_path(const std::string& registry_directory, const std::string& driver,
                                      std::string_view instance = {});
 
-// Removes sockets of the driver that nobody listens at: those of killed instances.
-void remove_dead_sockets(const std::string& plugins_directory, const std::string& registry_directory,
-                         const std::string& driver);
+// Removes sockets of the driver that nobody listens at: those of killed instances. Returns their paths.
+std::vector<std::string> remove_dead_sockets(const std::string& plugins_directory,
+                                             const std::string& registry_directory,
+                                             const std::string& driver);
 
 }  // namespace gpulet::dra

@@ -30,6 +30,8 @@
 #include "cli/main/command_line.h"
 #include "config/load.h"
 #include "config/values.h"
+#include "dra/device_pool.h"
+#include "dra/served_socket.h"
 #include "health/report/node_health.h"
 #include "k8s/api_client.h"
 #include "k8s/client_config.h"
@@ -95,6 +97,9 @@ RemovedFiles remove_node_files(const NodeDirectories& directories) {
   if (!directories.spec_dir.empty()) remove_cdi_specs(directories.spec_dir, removed);
   if (!directories.hook_dir.empty()) remove_file(directories.hook_dir + "/gpulet-hook", removed);
   if (!directories.device_plugin_dir.empty()) remove_dead_sockets(directories.device_plugin_dir, removed);
+  for (auto& path : dra::remove_dead_sockets(directories.plugins_dir, directories.plugin_registry_dir,
+                                             std::string(dra::kDriverName)))
+    removed.paths.push_back(std::move(path));
   if (!directories.run_dir.empty()) {
     for (const char* name : {"health.json", "agent.sock"})
       remove_file(directories.run_dir + "/" + name, removed);
@@ -268,6 +273,8 @@ int run_cleanup(const CleanupOptions& options) {
   auto where = options;
   if (where.directories.device_plugin_dir.empty())
     where.directories.device_plugin_dir = where.kubelet_dir + "/device-plugins";
+  where.directories.plugins_dir = where.kubelet_dir + "/plugins";
+  where.directories.plugin_registry_dir = where.kubelet_dir + "/plugins_registry";
   // An unusable kubeconfig keeps nothing on the node.
   const int code = Cleanup(std::move(where), access ? *access : std::nullopt).run_steps(*limit);
   return access ? code : print_error("gpulet cleanup", access.error().full_message());

@@ -19,6 +19,8 @@ struct NodeDirectories {
   std::string state_dir = "/var/lib/gpulet";
   std::string run_dir = "/run/gpulet";
   std::string device_plugin_dir = "/var/lib/kubelet/device-plugins";
+  std::string plugins_dir = "/var/lib/kubelet/plugins";  // of claims
+  std::string plugin_registry_dir = "/var/lib/kubelet/plugins_registry";
 };
 
 struct RemovedFiles {
@@ -27,8 +29,8 @@ struct RemovedFiles {
 };
 
 // Removes CDI specs that an agent wrote, the hook, persisted faults and cordons, the health report, the
-// agent's sockets, the records of memory limits, and device plugin sockets without a listener. Precondition:
-// no agent runs on the node. Blocks for a few file operations.
+// agent's sockets, the records of memory limits, and sockets of device plugins and claims without a listener.
+// Precondition: no agent runs on the node. Blocks for a few file operations.
 RemovedFiles remove_node_files(const NodeDirectories& directories);
 
 struct CleanupOptions {

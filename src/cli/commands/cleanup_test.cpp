@@ -101,7 +101,9 @@ class FileCleanupTest : public testing::Test {
                     .hook_dir = root_ + "/lib",
                     .state_dir = root_ + "/lib",
                     .run_dir = root_ + "/run",
-                    .device_plugin_dir = root_ + "/plugins"};
+                    .device_plugin_dir = root_ + "/plugins",
+                    .plugins_dir = root_ + "/claims",
+                    .plugin_registry_dir = root_ + "/registry"};
     for (const char* directory : {"lib", "run", "plugins"})
       ASSERT_TRUE(make_directories(root_ + "/" + directory));
   }
@@ -140,11 +142,15 @@ TEST_F(FileCleanupTest, RemovesEverythingOfAnAgent) {
   {
     const auto dead = bind_unix_socket(directories_.device_plugin_dir + "/nvidia-gpu.sock");
     ASSERT_TRUE(dead);
+    ASSERT_TRUE(make_directories(root_ + "/claims/gpu.nvidia.com"));
+    ASSERT_TRUE(make_directories(root_ + "/registry"));
+    ASSERT_TRUE(bind_unix_socket(root_ + "/claims/gpu.nvidia.com/dra-1a2b3c4d.sock"));
+    ASSERT_TRUE(bind_unix_socket(root_ + "/registry/gpu.nvidia.com-1a2b3c4d-reg.sock"));
   }
 
   const auto removed = remove_node_files(directories_);
   EXPECT_THAT(removed.errors, IsEmpty());
-  EXPECT_EQ(removed.paths.size(), 16u);
+  EXPECT_EQ(removed.paths.size(), 18u);
   EXPECT_EQ(removed.paths.back(), agent::presence_path(directories_.state_dir))
       << "the lock keeps an agent away until then";
   EXPECT_THAT(remaining_files(), IsEmpty());
@@ -166,6 +172,10 @@ TEST_F(FileCleanupTest, KeepsFilesOfOthers) {
   const auto served = bind_unix_socket(directories_.device_plugin_dir + "/nvidia-gpu.sock");
   ASSERT_TRUE(served);
   ASSERT_TRUE(start_listening(*served, "nvidia-gpu.sock"));
+  ASSERT_TRUE(make_directories(root_ + "/registry"));
+  const auto registration = bind_unix_socket(root_ + "/registry/gpu.nvidia.com-reg.sock");
+  ASSERT_TRUE(registration);
+  ASSERT_TRUE(start_listening(*registration, "gpu.nvidia.com-reg.sock"));
 
   const auto removed = remove_node_files(directories_);
   EXPECT_THAT(removed.errors, IsEmpty());
@@ -173,7 +183,7 @@ TEST_F(FileCleanupTest, KeepsFilesOfOthers) {
   EXPECT_THAT(remaining_files(),
               UnorderedElementsAre("cdi/vendor.com-gpu.json", "cdi/other.json", "lib/notes", "run/other.sock",
                                    "run/limits/notes.json", "plugins/kubelet_internal_checkpoint",
-                                   "plugins/nvidia-gpu.sock"));
+                                   "plugins/nvidia-gpu.sock", "registry/gpu.nvidia.com-reg.sock"));
 }
 
 TEST_F(FileCleanupTest, CreatesNoMissingDirectories) {

@@ -32,6 +32,7 @@ std::vector<Setting> reset_settings() {
        .kind = Kind::kUnsigned,
        .default_text = "2",
        .help = "resets of a GPU in a day",
+       .bounds = Setting::Bounds{1, 100},
        .assign =
            [](Config& c, const Value& v) {
              c.gpulet.repair.reset.max_attempts =
@@ -43,6 +44,7 @@ std::vector<Setting> reset_settings() {
        .kind = Kind::kDuration,
        .default_text = "5m",
        .help = "between two resets of a GPU",
+       .bounds = Setting::Bounds{1000, kMostCooldown},
        .assign = [](Config& c, const Value& v) { c.gpulet.repair.reset.cooldown = duration_value(v); }},
       {.flag = "repair-reset-timeout",
        .environment = {"GPULET_REPAIR_RESET_TIMEOUT"},
@@ -50,6 +52,7 @@ std::vector<Setting> reset_settings() {
        .kind = Kind::kDuration,
        .default_text = "2m",
        .help = "of nvidia-smi; no GPU is read meanwhile",
+       .bounds = Setting::Bounds{1000, kMostResetTimeout},
        .assign = [](Config& c, const Value& v) { c.gpulet.repair.reset.timeout = duration_value(v); }},
   };
 }

@@ -39,6 +39,7 @@ class CommandLine {
     add_load_and_faults();
     add_conditions();
     add_failing_calls();
+    add_reset_fault();
     add_memory_accounting();
     add_repairs();
     add_mps();
@@ -314,6 +315,24 @@ class CommandLine {
                     "nvmlReturn_t (19 in use, 23 insufficient resources; 0 ends it) or `hang`")
         ->required();
     sub->add_option("--after", arguments_.skip, "fail the call after N successful ones");
+  }
+
+  void add_reset_fault() {
+    const Arguments& a = arguments_;
+    CLI::App* sub = add_gpu_command(
+        "reset-fault", "Make resets of a GPU by nvidia-smi fail, hang or take time",
+        [&a](const StateFile& state, std::uint32_t gpu) -> Status {
+          if (a.kind == "hang")
+            return control::set_reset_fault(state, gpu, {.hangs = true, .milliseconds = a.delay_ms});
+          const auto code = text::parse_unsigned(a.kind);
+          if (!code || *code > kMaxReturnCode)
+            return fail(Code::kInvalidArgument, "expected an nvmlReturn_t or `hang`", a.kind);
+          return control::set_reset_fault(
+              state, gpu, {.nvml_return = static_cast<std::uint32_t>(*code), .milliseconds = a.delay_ms});
+        });
+    sub->add_option("CODE", arguments_.kind, "nvmlReturn_t (19 in use, 999 unknown; 0 ends it) or `hang`")
+        ->required();
+    sub->add_option("--takes-ms", arguments_.delay_ms, "how long each reset takes");
   }
 
   static Status fail_mig(const Arguments& arguments, const StateFile& state, std::uint32_t gpu) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "sim/control/control.h"
+
 namespace gpulet::sim::control {
 
 Status set_answer(const StateFile& state, const std::string& call, std::optional<std::uint32_t> gpu,
@@ -36,6 +38,15 @@ void clear_answers(Machine& machine, std::optional<std::uint32_t> gpu) {
   auto* const end = std::remove_if(machine.answers, machine.answers + machine.answer_count,
                                    [&](const Answer& answer) { return !gpu || answer.gpu == *gpu; });
   machine.answer_count = static_cast<std::uint32_t>(end - machine.answers);
+}
+
+Status set_reset_fault(const StateFile& state, std::uint32_t gpu, const ResetFault& fault) {
+  return edit_gpu(state, gpu, [&](Machine&, Gpu& one) -> Status {
+    one.faults.reset_error = fault.nvml_return;
+    one.faults.reset_hang = fault.hangs ? 1 : 0;
+    one.faults.reset_ms = fault.milliseconds;
+    return {};
+  });
 }
 
 }  // namespace gpulet::sim::control

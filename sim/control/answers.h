@@ -20,4 +20,13 @@ Status set_answer(const StateFile& state, const std::string& call, std::optional
 // Ends the answers of one GPU, or all. Precondition: the machine is locked for editing.
 void clear_answers(Machine& machine, std::optional<std::uint32_t> gpu);
 
+// Of the resets of a GPU by nvidia-smi: they return this nvmlReturn_t, hang until healed, take this long.
+struct ResetFault {
+  std::uint32_t nvml_return = 0;
+  bool hangs = false;
+  std::uint32_t milliseconds = 0;
+};
+// Replaces an earlier one.
+Status set_reset_fault(const StateFile& state, std::uint32_t gpu, const ResetFault& fault);
+
 }  // namespace gpulet::sim::control

@@ -14,6 +14,8 @@ std::vector<std::string> fault_summary(const Gpu& gpu) {
   if (gpu.faults.hang != 0) faults.emplace_back("hangs");
   if (gpu.faults.delay_us != 0) faults.push_back("slow " + std::to_string(gpu.faults.delay_us) + " us");
   if (gpu.faults.error != 0) faults.push_back("error " + std::to_string(gpu.faults.error));
+  if (gpu.faults.reset_hang != 0) faults.emplace_back("reset hangs");
+  if (gpu.faults.reset_error != 0) faults.push_back("reset error " + std::to_string(gpu.faults.reset_error));
   if (gpu.faults.mig_hang != 0) faults.emplace_back("MIG hangs");
   if (gpu.faults.mig_error != 0) faults.push_back("MIG error " + std::to_string(gpu.faults.mig_error));
   if (gpu.recovery_action != 0) faults.push_back("recovery action " + std::to_string(gpu.recovery_action));

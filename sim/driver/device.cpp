@@ -1,7 +1,11 @@
 // A GPU: lookup by index, UUID, serial number or PCI address; identity; modes; reset.
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "sim/driver/mig.h"
 #include "sim/driver/rights.h"
@@ -391,23 +395,84 @@ nvmlReturn_t nvmlDeviceSetComputeMode(nvmlDevice_t device, nvmlComputeMode_t mod
   return NVML_SUCCESS;
 }
 
-// Resets a GPU. NVML has no reset: NVIDIA's `nvidia-smi -r` uses the kernel module, the simulated one calls
-// this. `reason` gets the reason of IN_USE: "in use by: 1234 dcgm-exporter".
+// Resets GPUs. NVML has no reset: NVIDIA's `nvidia-smi -r` uses the kernel module, the simulated one calls
+// this.
 
-extern "C" __attribute__((visibility("default"))) nvmlReturn_t nvmlSimulatedDeviceReset(nvmlDevice_t device,
-                                                                                        char* reason,
-                                                                                        unsigned int length) {
-  const GpuEdit call(device);
+namespace {
+
+// Sleeps while a reset of the GPU hangs, then for the time that it takes.
+void wait_out_reset(nvmlDevice_t device) {
+  const StateFile* state = session().state.load(std::memory_order_acquire);
+  const auto decoded = decode_handle(device);
+  if (state == nullptr || !decoded) return;
+  while (true) {
+    const std::uint32_t seen = state->change_count();
+    {
+      const ReadGuard machine = state->lock_for_read();
+      if (decoded->gpu >= machine->gpu_count || machine->driver.loaded == 0) return;
+      const Faults& faults = machine->gpus[decoded->gpu].faults;
+      if (faults.reset_hang == 0) {
+        if (faults.reset_ms != 0) break;
+        return;
+      }
+    }
+    state->wait_for_change(seen, -1);
+  }
+  usleep(state->lock_for_read()->gpus[decoded->gpu].faults.reset_ms * 1000);
+}
+
+gpulet::Status check_reset(const Machine& machine, const std::vector<std::uint32_t>& gpus) {
+  for (const auto gpu : gpus) {
+    std::string missing;
+    for (const auto partner : reset_partners(machine, gpu)) {
+      if (std::ranges::find(gpus, partner) == gpus.end()) missing += " " + std::to_string(partner);
+    }
+    if (!missing.empty())
+      return gpulet::fail(gpulet::Code::kFailedPrecondition,
+                          "connected by NVLinks and to be reset in the same command:" + missing);
+    GPULET_TRY(check_unused_by_others(machine, gpu));
+  }
+  return {};
+}
+
+}  // namespace
+
+// `reason` gets the reason of IN_USE: "in use by: 1234 dcgm-exporter".
+extern "C" __attribute__((visibility("default"))) nvmlReturn_t nvmlSimulatedReset(const nvmlDevice_t* devices,
+                                                                                  unsigned int count,
+                                                                                  char* reason,
+                                                                                  unsigned int length) {
+  if (devices == nullptr || count == 0) return NVML_ERROR_INVALID_ARGUMENT;
+  for (unsigned int i = 0; i < count; ++i) wait_out_reset(devices[i]);
+  const GpuEdit call(devices[0]);
   if (const auto error = call.entry_error(reason)) return error;
-  const bool wanted = call.gpu_state().recovery_action != 0;
-  auto done = check_unused_by_others(call.machine(), call.gpu_index());
-  if (done) done = reset_gpu(call.machine(), call.gpu_index());
+  std::vector<std::uint32_t> gpus = {call.gpu_index()};
+  for (unsigned int i = 1; i < count; ++i) {
+    unsigned int other = 0;
+    if (const auto error = call.peer_call(devices[i], &other)) return error;
+    gpus.push_back(other);
+  }
+  for (const auto gpu : gpus) {
+    if (const auto error = call.machine().gpus[gpu].faults.reset_error)
+      return static_cast<nvmlReturn_t>(error);
+  }
+  auto done = check_reset(call.machine(), gpus);
+  for (const auto gpu : gpus) {
+    const bool wanted = call.machine().gpus[gpu].recovery_action != 0;
+    if (done) done = reset_gpu(call.machine(), gpu);
+    if (done && wanted) post_event(call.machine(), gpu, kEventGpuRecoveryAction, 0);
+  }
   if (!done) {
     put_text(done.error().message().substr(0, length - 1).c_str(), reason, length);
     return NVML_ERROR_IN_USE;
   }
-  if (wanted) post_event(call.machine(), call.gpu_index(), kEventGpuRecoveryAction, 0);
   return publish_instances(call, NVML_SUCCESS);
+}
+
+extern "C" __attribute__((visibility("default"))) nvmlReturn_t nvmlSimulatedDeviceReset(nvmlDevice_t device,
+                                                                                        char* reason,
+                                                                                        unsigned int length) {
+  return nvmlSimulatedReset(&device, 1, reason, length);
 }
 
 // Without vGPU there is nothing to license.

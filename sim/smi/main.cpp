@@ -1,13 +1,14 @@
 // The nvidia-smi of a simulated driver root, with the options that scripts and the start of MPS daemons use.
 // It loads the libnvidia-ml.so.1 of its root and uses only NVML's C ABI.
 //
-//   nvidia-smi [-L | -q | -r | -c MODE | -mig 0|1] [-i GPU]    nvidia-smi topo -m
+//   nvidia-smi [-L | -q | -r | -c MODE | -mig 0|1] [-i GPU,…]    nvidia-smi topo -m
 #include <dlfcn.h>
 #include <limits.h>
 #include <nvml.h>
 #include <strings.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -261,22 +262,29 @@ int set_mig_mode(const std::vector<Gpu>& gpus, unsigned mode) {
   return 0;
 }
 
-// NVML has no reset: NVIDIA's program uses the kernel module. The simulated library has a private call.
+// NVML has no reset: NVIDIA's program uses the kernel module. The simulated library has a private call. All
+// GPUs of the command are reset together, or none.
 int reset_gpus(const std::vector<Gpu>& gpus) {
-  using Reset = nvmlReturn_t (*)(nvmlDevice_t, char*, unsigned);
-  auto* function = reinterpret_cast<Reset>(dlsym(library, "nvmlSimulatedDeviceReset"));
+  using Reset = nvmlReturn_t (*)(const nvmlDevice_t*, unsigned, char*, unsigned);
+  auto* function = reinterpret_cast<Reset>(dlsym(library, "nvmlSimulatedReset"));
+  std::vector<nvmlDevice_t> devices;
+  std::string names;
   for (const Gpu& gpu : gpus) {
-    char reason[512] = "";
-    const nvmlReturn_t result =
-        function == nullptr ? NVML_ERROR_NOT_SUPPORTED : function(gpu.device, reason, sizeof(reason));
-    if (result == NVML_ERROR_IN_USE) {
-      std::printf("GPU %u could not be reset: %s\n", gpu.index, reason);
-      return static_cast<int>(result);
-    }
-    if (result != NVML_SUCCESS)
-      return print_failure(result, ("GPU " + std::to_string(gpu.index) + " could not be reset").c_str());
-    std::printf("GPU %u was successfully reset.\n", gpu.index);
+    devices.push_back(gpu.device);
+    names += (names.empty() ? "" : ", ") + std::to_string(gpu.index);
   }
+  char reason[512] = "";
+  const nvmlReturn_t result =
+      function == nullptr
+          ? NVML_ERROR_NOT_SUPPORTED
+          : function(devices.data(), static_cast<unsigned>(devices.size()), reason, sizeof(reason));
+  if (result == NVML_ERROR_IN_USE) {
+    std::printf("GPU %s could not be reset: %s\n", names.c_str(),
+                reason[0] != 0 ? reason : "In use by another client");
+    return static_cast<int>(result);
+  }
+  if (result != NVML_SUCCESS) return print_failure(result, ("GPU " + names + " could not be reset").c_str());
+  for (const Gpu& gpu : gpus) std::printf("GPU %u was successfully reset.\n", gpu.index);
   std::printf("All done.\n");
   return 0;
 }
@@ -314,6 +322,9 @@ bool parse_options(int argc, char** argv, Options& options) {
 nvmlReturn_t find_gpus(const std::string& wanted, std::vector<Gpu>& gpus) {
   unsigned count = 0;
   if (const auto result = NVML(nvmlDeviceGetCount_v2, &count)) return result;
+  const auto is_listed = [&](const std::string& name) {
+    return ("," + wanted + ",").find("," + name + ",") != std::string::npos;
+  };
   for (unsigned i = 0; i < count; ++i) {
     nvmlDevice_t device = nullptr;
     if (NVML(nvmlDeviceGetHandleByIndex_v2, i, &device) != NVML_SUCCESS) {
@@ -323,11 +334,13 @@ nvmlReturn_t find_gpus(const std::string& wanted, std::vector<Gpu>& gpus) {
     nvmlPciInfo_t pci{};
     NVML(nvmlDeviceGetPciInfo_v3, device, &pci);
     const bool is_wanted =
-        wanted.empty() || wanted == std::to_string(i) || wanted == NVML_TEXT(nvmlDeviceGetUUID, device) ||
+        wanted.empty() || is_listed(std::to_string(i)) || is_listed(NVML_TEXT(nvmlDeviceGetUUID, device)) ||
         strcasecmp(wanted.c_str(), pci.busId) == 0 || strcasecmp(wanted.c_str(), pci.busIdLegacy) == 0;
     if (is_wanted) gpus.push_back({i, device});
   }
-  return gpus.empty() ? NVML_ERROR_NOT_FOUND : NVML_SUCCESS;
+  // One of a list that is not there fails the whole command.
+  const auto names = wanted.empty() ? 0 : 1 + std::count(wanted.begin(), wanted.end(), ',');
+  return gpus.empty() || static_cast<long>(gpus.size()) < names ? NVML_ERROR_NOT_FOUND : NVML_SUCCESS;
 }
 
 int run_action(const Options& options, const std::vector<Gpu>& gpus) {

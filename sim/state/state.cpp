@@ -281,6 +281,37 @@ void reset_idle_gpu(Gpu& gpu) {
   train_links(gpu);
 }
 
+namespace {
+
+bool are_linked(const Gpu& a, const Gpu& b) {
+  const auto is_up = [](const NvLink& link) { return link.present != 0 && link.active != 0; };
+  const auto has_switch = [&](const Gpu& gpu) {
+    return std::ranges::any_of(
+        gpu.links, [&](const NvLink& link) { return is_up(link) && link.remote == kRemoteSwitch; });
+  };
+  return (has_switch(a) && has_switch(b)) || std::ranges::any_of(a.links, [&](const NvLink& link) {
+           return is_up(link) && link.remote == kRemoteGpu &&
+                  std::memcmp(&link.remote_pci, &b.pci, sizeof(b.pci)) == 0;
+         });
+}
+
+}  // namespace
+
+std::vector<std::uint32_t> reset_partners(const Machine& machine, std::uint32_t gpu) {
+  constexpr std::int32_t kAmpere = 8;
+  std::vector<std::uint32_t> group = {gpu};
+  if (machine.gpus[gpu].compute_major >= kAmpere) return group;
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    for (std::uint32_t other = 0; other < machine.gpu_count; ++other) {
+      if (std::ranges::find(group, other) == group.end() &&
+          are_linked(machine.gpus[group[i]], machine.gpus[other]))
+        group.push_back(other);
+    }
+  }
+  std::ranges::sort(group);
+  return group;
+}
+
 void reboot(Machine& machine) {
   unload_driver(machine);
   for (std::uint32_t i = 0; i < machine.gpu_count; ++i) {

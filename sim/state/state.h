@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/result.h"
 #include "sim/state/cuda_clients.h"
@@ -25,7 +26,7 @@ namespace gpulet::sim {
 
 inline constexpr std::uint32_t kMagic = 0x4c504753;  // "SGPL"
 // Increased with every change of the layout below: a library refuses a state of another build.
-inline constexpr std::uint32_t kLayoutVersion = 10;
+inline constexpr std::uint32_t kLayoutVersion = 11;
 inline constexpr std::size_t kMaxGpus = 64;
 inline constexpr std::size_t kMaxLinks = 36;           // NVML_NVLINK_MAX_LINKS
 inline constexpr std::size_t kMaxProfiles = 18;        // NVML_GPU_INSTANCE_PROFILE_COUNT
@@ -203,14 +204,17 @@ struct RemappedRows {
 };
 
 struct Faults {
-  std::uint8_t lost;        // its calls return GPU_IS_LOST
-  std::uint8_t hang;        // its calls return only once this is 0 again
-  std::uint8_t mig_hang;    // the MIG change after mig_skip others hangs
-  std::uint8_t inforom;     // its InfoROM's checksum is wrong
-  std::uint32_t delay_us;   // before each of its calls
-  std::uint32_t error;      // nvmlReturn_t of its calls when not 0
-  std::uint32_t mig_error;  // nvmlReturn_t of one MIG change without effect; then 0
-  std::uint32_t mig_skip;   // MIG changes that succeed before it
+  std::uint8_t lost;          // its calls return GPU_IS_LOST
+  std::uint8_t hang;          // its calls return only once this is 0 again
+  std::uint8_t mig_hang;      // the MIG change after mig_skip others hangs
+  std::uint8_t inforom;       // its InfoROM's checksum is wrong
+  std::uint32_t delay_us;     // before each of its calls
+  std::uint32_t error;        // nvmlReturn_t of its calls when not 0
+  std::uint32_t mig_error;    // nvmlReturn_t of one MIG change without effect; then 0
+  std::uint32_t mig_skip;     // MIG changes that succeed before it
+  std::uint32_t reset_error;  // nvmlReturn_t of its resets when not 0
+  std::uint32_t reset_ms;     // how long its resets take
+  std::uint32_t reset_hang;   // its resets return only once this is 0 again
 };
 
 // The idle values of a GPU, restored when its load ends.
@@ -468,6 +472,9 @@ void load_driver(Machine& machine);
 // and retrains links. kFailedPrecondition while processes run on it.
 Status reset_gpu(Machine& machine, std::uint32_t gpu);
 void reset_idle_gpu(Gpu& gpu);  // without that check
+// The GPUs that must be reset in the same command as this one, itself included: before Ampere all that its
+// NVLinks reach. Source: nvidia-smi(1), --gpu-reset, with a running fabric manager.
+std::vector<std::uint32_t> reset_partners(const Machine& machine, std::uint32_t gpu);
 void reboot(Machine& machine);  // ends processes, resets GPUs, loads the driver; GPU faults stay
 
 // Removes faults and the recovery action; restores links, PCIe lanes, fabric and temperature, no counters.

@@ -1,7 +1,7 @@
 // The settings below the key `gpulet:`, `flags.gfd`, and those that choose the config file. NVIDIA's plugin
 // has none of those below `gpulet:`. Each setting is a field here and a row of the tables in
 // gpulet_settings.cpp, gpulet_settings_health.cpp (`gpulet.health`, `gpulet.faults`,
-// `gpulet.rebalance`) and
+// `gpulet.rebalance`), gpulet_settings_repair.cpp (`gpulet.repair`) and
 // gpulet_settings_metrics.cpp (`gpulet.metrics`, `gpulet.labels`, `flags.gfd`). The fields of `gpulet.health`
 // are health::Policy.
 #pragma once
@@ -16,6 +16,7 @@
 #include "health/policy/eviction_policy.h"
 #include "health/policy/health_policy.h"
 #include "health/report/node_health.h"
+#include "repair/repair_policy.h"
 #include "scheduler/load/rebalance.h"
 
 namespace gpulet::config {
@@ -191,6 +192,7 @@ struct GpuletSettings {
   CdiSettings cdi;
   DraSettings dra;
   FractionSettings fraction;
+  repair::Policy repair;
 };
 
 // The rows of config/schema.h's table for `gpulet.*`, for `gpulet.driver`, `gpulet.mig`,
@@ -206,6 +208,9 @@ std::vector<Setting> health_settings();
 
 // `gpulet.faults`. In the file only: `eviction.classes.CLASS` of each fault class.
 std::vector<Setting> faults_settings();
+
+// `gpulet.repair`.
+std::vector<Setting> repair_settings();
 
 // `gpulet.rebalance`. Its evictions also obey the limit of `gpulet.faults.eviction.maxEvictions`.
 std::vector<Setting> rebalance_settings();

@@ -262,6 +262,7 @@ class Loader {
     }
     check_startup_taint(loaded_config().gpulet.startup_taint);
     check_rebalance(loaded_config().gpulet);
+    check_reboot_request(loaded_config().gpulet.repair.reboot_request);
     check_driver_limits(loaded_config());
     if (loaded_config().sharing.strategy != SharingStrategy::kMps) return;
     const std::string& about = checked_.loaded.sharing_origin;
@@ -286,6 +287,19 @@ class Loader {
       problems_.add_error(origin, "gpulet.startupTaint is " + quoted_text(key) + expected);
     } else if (key == health::kFaultTaint || key.starts_with("node.kubernetes.io/")) {
       problems_.add_error(origin, "gpulet.startupTaint is " + key + ", which has another meaning" + expected);
+    }
+  }
+
+  void check_reboot_request(const repair::RebootRequestPolicy& request) {
+    const std::string path = "gpulet.repair.rebootRequest.";
+    if (const auto& key = request.annotation; !key.empty() && !is_qualified_name(key)) {
+      problems_.add_error(effective_value(path + "annotation")->origin,
+                          path + "annotation is " + quoted_text(key) +
+                              ", expected the key of an annotation such as \"gpulet.io/reboot-required\"");
+    }
+    if (const auto& file = request.sentinel_file; !file.empty() && !file.starts_with('/')) {
+      problems_.add_error(effective_value(path + "sentinelFile")->origin,
+                          path + "sentinelFile is " + quoted_text(file) + ", expected an absolute path");
     }
   }
 

@@ -249,8 +249,8 @@ const std::vector<Setting>& setting_table() {
     std::vector<Setting> rows;
     for (auto&& part :
          {shared_flags(), plugin_flags(), feature_discovery_settings(), imex_flags(), fileless_flags(),
-          gpulet_settings(), health_settings(), faults_settings(), rebalance_settings(), metrics_settings(),
-          labels_settings(), partition_settings(), node_config_settings()}) {
+          gpulet_settings(), health_settings(), faults_settings(), repair_settings(), rebalance_settings(),
+          metrics_settings(), labels_settings(), partition_settings(), node_config_settings()}) {
       rows.insert(rows.end(), part.begin(), part.end());
     }
     return rows;

@@ -121,8 +121,10 @@ using Values = std::map<std::string, std::optional<std::string>>;
 
 class LabelPatchQueue final : public NodeLabelPatcher {
  public:
-  LabelPatchQueue(Loop& loop, ClientConfig access, NodeLabelPatchTiming timing)
+  // `member`: of the Node's metadata.
+  LabelPatchQueue(Loop& loop, ClientConfig access, NodeLabelPatchTiming timing, const char* member)
       : loop_(loop),
+        member_(member),
         path_("/api/v1/nodes/" + access.node_name),
         client_(loop, std::move(access), timing.request_limit),
         backoff_(timing.backoff, static_cast<std::uint64_t>(loop.now().time_since_epoch().count())) {}
@@ -149,7 +151,7 @@ class LabelPatchQueue final : public NodeLabelPatcher {
          .path = path_,
          .content_type = "application/merge-patch+json",
          .body =
-             json{{"metadata", {{"labels", labels}}}}.dump(-1, ' ', false, json::error_handler_t::replace)},
+             json{{"metadata", {{member_, labels}}}}.dump(-1, ' ', false, json::error_handler_t::replace)},
         [this](const Result<http::ClientResponse>& response) { on_label_patch_response(response); });
   }
 
@@ -165,10 +167,10 @@ class LabelPatchQueue final : public NodeLabelPatcher {
     }
     if (!logged_) {
       if (response) {
-        log::warning("cannot write this node's labels; the agent needs patch on nodes",
+        log::warning("cannot write this node's " + member_ + "; the agent needs patch on nodes",
                      {{"status", response->status}});
       } else {
-        log::warning("cannot write this node's labels", response.error());
+        log::warning("cannot write this node's " + member_, response.error());
       }
     }
     logged_ = true;
@@ -176,6 +178,7 @@ class LabelPatchQueue final : public NodeLabelPatcher {
   }
 
   Loop& loop_;
+  const std::string member_;
   const std::string path_;
   ApiClient client_;
   Backoff backoff_;
@@ -189,7 +192,12 @@ class LabelPatchQueue final : public NodeLabelPatcher {
 
 std::unique_ptr<NodeLabelPatcher> NodeLabelPatcher::start_label_patcher(Loop& loop, ClientConfig access,
                                                                         NodeLabelPatchTiming timing) {
-  return std::make_unique<LabelPatchQueue>(loop, std::move(access), timing);
+  return std::make_unique<LabelPatchQueue>(loop, std::move(access), timing, "labels");
+}
+
+std::unique_ptr<NodeLabelPatcher> NodeLabelPatcher::start_annotation_patcher(Loop& loop, ClientConfig access,
+                                                                             NodeLabelPatchTiming timing) {
+  return std::make_unique<LabelPatchQueue>(loop, std::move(access), timing, "annotations");
 }
 
 namespace {

@@ -77,11 +77,14 @@ struct NodeLabelPatchTiming {
   BackoffLimits backoff{std::chrono::milliseconds(500), std::chrono::seconds(30)};
 };
 
-// Sets and removes single labels of the Node. Needs patch on nodes. Loop's thread only.
+// Sets and removes single labels, or annotations, of the Node. Needs patch on nodes. Loop's thread only.
 class NodeLabelPatcher {
  public:
   static std::unique_ptr<NodeLabelPatcher> start_label_patcher(Loop& loop, ClientConfig access,
                                                                NodeLabelPatchTiming timing = {});
+  // The same for annotations: set_label() sets one.
+  static std::unique_ptr<NodeLabelPatcher> start_annotation_patcher(Loop& loop, ClientConfig access,
+                                                                    NodeLabelPatchTiming timing = {});
   virtual ~NodeLabelPatcher() = default;
 
   // nullopt removes the label. The newest value wins. All labels set in one turn of the loop are one

@@ -73,10 +73,13 @@ std::string gpulet_list() {
     std::string labels;
     for (const auto& label : text::split(metric.labels, ','))
       labels += (labels.empty() ? "`" : ", `") + std::string(text::trim(label)) + "`";
+    // Counted by result: a group of GPUs is reset at once.
+    const bool counts_resets = metric.name == "gpulet_gpu_resets_total";
     const bool device =
-        metric.name.starts_with("gpulet_device") || metric.name.starts_with("gpulet_nvlink") ||
-        (metric.name.find("_gpu_") != std::string::npos && !metric.name.starts_with("gpulet_namespace_")) ||
-        metric.name.find("_mig_") != std::string::npos;
+        !counts_resets &&
+        (metric.name.starts_with("gpulet_device") || metric.name.starts_with("gpulet_nvlink") ||
+         (metric.name.find("_gpu_") != std::string::npos && !metric.name.starts_with("gpulet_namespace_")) ||
+         metric.name.find("_mig_") != std::string::npos);
     if (device) labels = "device" + (labels.empty() ? std::string() : ", " + labels);
     list += "- `" + std::string(metric.name) + "`: " + std::string(metric.help) + " [" +
             std::string(Exposition::type_name(metric.type)) + (labels.empty() ? "" : "; " + labels) + "]\n";

@@ -62,6 +62,8 @@ enum class Metric {
   kPodsRebalanced,
   kMemoryExceeded,
   kRejectedPodsDeleted,
+  kGpuResets,
+  kRebootRequested,
   kContainersWithoutDeviceAccess,
   kClaimRequests,
   kClaimRequestTime,
@@ -146,6 +148,8 @@ constexpr std::array<MetricInfo, static_cast<std::size_t>(Metric::kCount)> kMetr
      "Containers above their memory limit, by what was done: warn, kill, evict, or failed."},
     {"gpulet_rejected_pods_deleted_total", kCounter, "",
      "Pods that the kubelet rejected for lack of an offered resource, and the agent deleted."},
+    {"gpulet_gpu_resets_total", kCounter, "result", "Resets of faulty GPUs: done, failed, or dry_run."},
+    {"gpulet_reboot_requested", kGauge, "", "Whether the agent requests a reboot of the node for a GPU."},
     {"gpulet_containers_without_device_access", kGauge, "",
      "Containers that hold a GPU and may no longer open its device nodes."},
     {"nvidia_dra_requests_total", kCounter, "driver, operation",
@@ -360,7 +364,8 @@ void add_memory_audit_metrics(Exposition& page, const inventory::Snapshot& snaps
     const auto labels = make_labels(names);
     add_metric(page, Metric::kMemoryLimit, labels, one.limit.value);
     if (!one.grade.empty())
-      add_metric(page, Metric::kMemoryLimitGrade, make_labels(concat_labels(names, {{"grade", one.grade}})), 1);
+      add_metric(page, Metric::kMemoryLimitGrade, make_labels(concat_labels(names, {{"grade", one.grade}})),
+                 1);
     if (one.used) add_metric(page, Metric::kMemoryUsed, labels, one.used->value);
   }
   for (const auto& [uuid, memory] : stats.unlisted) {
@@ -458,6 +463,15 @@ void add_agent_metrics(Exposition& page, const AgentStats& stats) {
   }
   if (stats.rejected_pods_deleted)
     add_metric(page, Metric::kRejectedPodsDeleted, {}, *stats.rejected_pods_deleted);
+  if (stats.repairs) {
+    const auto add_resets = [&](const char* result, std::uint64_t count) {
+      add_metric(page, Metric::kGpuResets, {{"result", result}}, count);
+    };
+    add_resets("done", stats.repairs->done);
+    add_resets("failed", stats.repairs->failed);
+    add_resets("dry_run", stats.repairs->dry_run);
+    add_metric(page, Metric::kRebootRequested, {}, stats.repairs->is_reboot_requested ? 1 : 0);
+  }
   if (stats.containers_cut_off)
     add_metric(page, Metric::kContainersWithoutDeviceAccess, {}, *stats.containers_cut_off);
   if (stats.permissions_missing) add_metric(page, Metric::kRightsMissing, {}, *stats.permissions_missing);

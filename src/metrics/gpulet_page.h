@@ -95,9 +95,9 @@ struct MemoryAuditStats {
     PodName pod;
     std::string container;
     Bytes limit;
-    std::optional<Bytes> used{};          // nullopt: not read yet
-    std::string grade{};                  // how hard the limit is: "audited"; empty: unknown
-    std::vector<std::string> reasons{};   // why it is not harder, one line each
+    std::optional<Bytes> used{};         // nullopt: not read yet
+    std::string grade{};                 // how hard the limit is: "audited"; empty: unknown
+    std::vector<std::string> reasons{};  // why it is not harder, one line each
     friend bool operator==(const Container&, const Container&) = default;
   };
   std::vector<Container> containers{};
@@ -122,6 +122,12 @@ struct ClaimStats {
   Operation prepare{}, unprepare{};
   std::size_t prepared_claims = 0;
   std::map<std::string, std::size_t> prepared_devices{};  // by type; a device of two claims counts twice
+};
+
+// Resets of GPUs, and whether a reboot of the node is requested.
+struct RepairStats {
+  std::uint64_t done = 0, failed = 0, dry_run = 0;
+  bool is_reboot_requested = false;
 };
 
 // The agent's counts of itself. nullopt: no series.
@@ -155,6 +161,7 @@ struct AgentStats {
   std::vector<Call> kubelet_calls{};
   std::map<std::string, std::int64_t> placement_scores{};  // of the last preferred allocation, by resource
   std::optional<ClaimStats> claims{};
+  std::optional<RepairStats> repairs{};
 };
 void add_agent_metrics(Exposition& page, const AgentStats& stats);
 

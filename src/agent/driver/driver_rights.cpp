@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "agent/driver/gpu_reset.h"
 #include "agent/resources/device_nodes.h"
 #include "base/driver_root.h"
 #include "base/file.h"
@@ -52,6 +53,10 @@ std::string MissingRight::message() const { return evidence + ": " + consequence
 std::vector<MissingRight> missing_rights(const RightsEvidence& evidence, const config::Config& config,
                                          const inventory::Snapshot& snapshot, bool changes_mig) {
   std::vector<MissingRight> missing;
+  const char* const no_reset = "GPUs are not reset (gpulet.repair.reset)";
+  if (!evidence.reset_program.empty())
+    missing.push_back(
+        {DriverRight::kResetProgram, "nvidia-smi in the driver root", evidence.reset_program, no_reset});
   if (evidence.sys_admin) return missing;
   const std::string none = "no CAP_SYS_ADMIN";
   const auto add = [&](DriverRight right, const std::string& needed, const std::string& found,
@@ -71,11 +76,16 @@ std::vector<MissingRight> missing_rights(const RightsEvidence& evidence, const c
   if (!evidence.cut_pci_config.empty() && !config.gpulet.labels.outputs.empty())
     add(DriverRight::kPciConfig, "CAP_SYS_ADMIN", "64 bytes of " + evidence.cut_pci_config,
         "the labels nvidia.com/vgpu.* are absent");
+  if (config.gpulet.repair.reset.enabled) add(DriverRight::kReset, "CAP_SYS_ADMIN", {}, no_reset);
   return missing;
 }
 
 RightsEvidence collect_rights_evidence(const config::Config& config, const inventory::Snapshot& snapshot) {
   RightsEvidence evidence{.sys_admin = has_capability(CAP_SYS_ADMIN)};
+  if (config.gpulet.repair.reset.enabled) {
+    const auto program = find_driver_program(config.flags.container_driver_root, kResetProgram);
+    if (!program) evidence.reset_program = program.error().full_message();
+  }
   if (evidence.sys_admin) return evidence;
   evidence.cut_pci_config = find_cut_pci_config(config, snapshot);
   for (const auto& count : nvml::call_counts()) {

@@ -32,9 +32,10 @@ struct RightsEvidence {
   // A GPU's PCI configuration space of which the kernel gives only the header, in what may be a virtual
   // machine: "/sys/bus/pci/devices/0000:1b:00.0/config"; else empty.
   std::string cut_pci_config{};
+  std::string reset_program{};  // why there is no nvidia-smi, where GPUs are to be reset; else empty
 };
 
-enum class DriverRight { kMigMonitor, kMigConfig, kMigMode, kPciConfig };
+enum class DriverRight { kMigMonitor, kMigConfig, kMigMode, kPciConfig, kReset, kResetProgram };
 
 struct MissingRight {
   DriverRight right = DriverRight::kMigMonitor;

@@ -101,6 +101,20 @@ class NvmlDriver final : public Driver {
         });
   }
 
+  // Runs `work` on the driver's thread while the agent has no session, as in run_alone_on_gpu(): for a
+  // program that the driver serves only while no client holds the GPU. Errors beside those of `work`:
+  // kUnavailable, kDeadlineExceeded after `limit`.
+  template <class T>
+  void run_closed(const std::string& what, Duration limit, std::function<Result<T>()> work,
+                  std::function<void(Result<T>)> done) {
+    holder_.run_closed<T>(
+        {what, "driver", limit}, [this] { events_.stop_events(); }, std::move(work),
+        [this, done = std::move(done)](Result<T> result) {
+          notify_changed();
+          done(std::move(result));
+        });
+  }
+
   void set_call_timeout(Duration timeout) { options_.call_timeout = timeout; }
   std::size_t hanging_calls() const { return worker_.abandoned(); }
   const nvml::Worker& worker() const { return worker_; }  // for its counts

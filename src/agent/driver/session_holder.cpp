@@ -42,7 +42,9 @@ void SessionHolder::open_session(std::function<void(Status)> done) {
 void SessionHolder::close_session(std::function<void(Status)> done) {
   if (state_ == State::kAlone || !alone_.empty()) {
     loop_.post([alive = lifetime_.watch(), done = std::move(done)] {
-      if (alive) done(fail(Code::kDeadlineExceeded, "the MIG layout of a GPU is being changed"));
+      if (alive)
+        done(fail(Code::kDeadlineExceeded,
+                  "the MIG layout of a GPU is being changed, or a GPU is being reset"));
     });
     return;
   }
@@ -145,10 +147,12 @@ void SessionHolder::run_next_alone() {
   call.deadline += kCloseGrace + 2 * options_.call_timeout;
   worker_.run_call<SessionPtr>(
       std::move(call),
-      [old = std::exchange(session_, nullptr), options = options_, work = std::move(work),
-       is_last]() mutable -> Result<SessionPtr> {
+      [old = std::exchange(session_, nullptr), options = options_, work = std::move(work), is_last,
+       with_session = alone.with_session]() mutable -> Result<SessionPtr> {
         nvml::Session::shut_down(std::exchange(old, nullptr), kCloseGrace);
-        {
+        if (!with_session) {
+          work(SessionPtr());
+        } else {
           auto alone_session = open_driver(options);
           work(alone_session);
           if (alone_session) nvml::Session::shut_down(std::exchange(*alone_session, nullptr), kReleaseGrace);

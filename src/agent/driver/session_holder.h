@@ -84,6 +84,18 @@ class SessionHolder {
                    returned && *result ? done(std::move(**result)) : done(fail(session.error()));
                  }});
   }
+  // The same with no session at all, for another program that the driver serves alone.
+  template <class T>
+  void run_closed(nvml::Call call, std::function<void()> begin, std::function<Result<T>()> work,
+                  std::function<void(Result<T>)> done) {
+    auto result = std::make_shared<std::optional<Result<T>>>();
+    start_alone({std::move(call), std::move(begin),
+                 [result, work = std::move(work)](const Result<SessionPtr>&) { result->emplace(work()); },
+                 [result, done = std::move(done)](const Status& session, bool returned) {
+                   returned && *result ? done(std::move(**result)) : done(fail(session.error()));
+                 },
+                 false});
+  }
 
  private:
   enum class State { kClosed, kOpen, kOpening, kParking, kParked, kAlone };
@@ -94,6 +106,7 @@ class SessionHolder {
     std::function<void()> begin;
     std::function<void(const Result<SessionPtr>&)> work;
     AloneDone done;
+    bool with_session = true;
   };
 
   bool is_passing() const {

@@ -206,6 +206,12 @@ void HealthController::set_driver_release(std::optional<health::DriverRelease> r
   has_snapshot_ ? static_cast<void>(end_round({}, true)) : publish_view({});
 }
 
+void HealthController::set_repair_notes(std::map<DeviceUuid, std::string> notes) {
+  if (notes == repair_notes_) return;
+  repair_notes_ = std::move(notes);
+  if (view_) publish_view({});
+}
+
 void HealthController::add_evidence(const Evidence& evidence) {
   // Registered events include none of the instances.
   const auto* registered = std::get_if<health::SourceNotice>(&evidence.body);
@@ -332,6 +338,10 @@ bool HealthController::end_round(HealthChanges changes, bool always_publish) {
 void HealthController::publish_view(const HealthChanges& changes) {
   auto view = build_health_view(machine_, snapshot_, {ports_.loop.now(), ports_.loop.wall_now()});
   view.release = release_;
+  for (auto& device : view.devices) {
+    const auto note = repair_notes_.find(device.scope.gpu);
+    if (note != repair_notes_.end() && device.scope.is_whole_gpu()) device.repair = note->second;
+  }
   view_ = std::make_shared<const health::HealthView>(std::move(view));
   if (ports_.on_changed) ports_.on_changed(view_, changes);
 }

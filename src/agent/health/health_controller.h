@@ -82,6 +82,9 @@ class HealthController {
   // before the first snapshot. Meanwhile results of earlier polls are dropped.
   void set_driver_release(std::optional<health::DriverRelease> release);
 
+  // What is done about the faults of GPUs (DeviceView::repair); published if it differs.
+  void set_repair_notes(std::map<DeviceUuid, std::string> notes);
+
   // A driver event, an operator's command or ResetDone.
   void add_evidence(const health::Evidence& evidence);
   // A fault in the kernel log.
@@ -129,6 +132,7 @@ class HealthController {
   // as unmonitored.
   std::set<DeviceUuid> polled_;
   std::optional<health::DriverRelease> release_;
+  std::map<DeviceUuid, std::string> repair_notes_;
   health::HealthViewPtr view_;
   std::uint64_t published_revision_ = 0;  // of the machine at the last publication
   std::optional<Time> published_due_;

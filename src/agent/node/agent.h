@@ -130,6 +130,10 @@ class Agent {
   health::HealthViewPtr health_view() const { return health_controller_.health_view(); }
   // Evidence from another source than the driver: an operator's command (kCordon, kUncordon), ResetDone.
   void submit_evidence(const health::Evidence& evidence) { health_controller_.add_evidence(evidence); }
+  // As HealthController::set_repair_notes().
+  void set_repair_notes(std::map<DeviceUuid, std::string> notes) {
+    health_controller_.set_repair_notes(std::move(notes));
+  }
   // A line of the kernel's log (agent/driver/kernel_log.h).
   void submit_evidence(const health::FaultLine& line) { health_controller_.add_evidence(line); }
   // `absent`: why the kernel log cannot be read; nullopt if it can.

@@ -83,6 +83,8 @@ std::unique_ptr<Component> make_operator_component(Node& node);
 // `gpulet driver release`, and the same by node labels (agent/driver/driver_release.h).
 std::unique_ptr<Component> make_release_component(Node& node);
 std::unique_ptr<Component> make_mig_component(Node& node);
+// Resets faulty GPUs that are empty, and requests reboots (agent/remediation/gpu_repairer.h).
+std::unique_ptr<Component> make_gpu_repair_component(Node& node);
 // Returns freed memory to the kernel after changes.
 std::unique_ptr<Component> make_memory_component(Node& node);
 // Reports rights at the driver that the agent lacks (agent/driver/driver_rights.h).

@@ -128,7 +128,10 @@ class MigComponent final : public Component {
         .reporter = *node_.reporter,
         .pods = [this](auto done) { node_.devices->list_holders(std::move(done)); },
         .layouts = [this](const auto& name, auto gpus) { return mig_layouts(node_.config, name, gpus); },
-        .withdraw = [this](auto gpus) { node_.devices->set_withdrawn(std::move(gpus)); },
+        .withdraw =
+            [this](auto gpus) {
+              node_.devices->set_withdrawn(Devices::WithdrawnFor::kMigChange, std::move(gpus));
+            },
         .request_snapshot = [this] { node_.devices->request_reading(); },
         .publish_state =
             [this](std::string_view state) {

@@ -1,5 +1,6 @@
 #include "agent/node/devices.h"
 
+#include <algorithm>
 #include <random>
 #include <utility>
 
@@ -172,8 +173,10 @@ void Devices::on_node_labels() {
   if (agent_) agent_->set_facts(facts_);
 }
 
-void Devices::set_withdrawn(std::map<DeviceUuid, std::string> gpus) {
-  facts_.withdrawn = std::move(gpus);
+void Devices::set_withdrawn(WithdrawnFor purpose, std::map<DeviceUuid, std::string> gpus) {
+  withdrawn_[purpose] = std::move(gpus);
+  facts_.withdrawn.clear();
+  for (const auto& [other, reasons] : withdrawn_) facts_.withdrawn.insert(reasons.begin(), reasons.end());
   if (agent_) agent_->set_facts(facts_);
 }
 
@@ -193,6 +196,24 @@ void Devices::pause_mps(std::function<void()> done) {
   });
 }
 
+void Devices::pause_mps_for_reset(const std::vector<DeviceUuid>& gpus, std::function<void(Status)> done) {
+  const auto has_daemon = [this](const DeviceUuid& gpu) { return !mps_.find_holder(gpu).empty(); };
+  if (!mps_.has_daemons() || std::ranges::none_of(gpus, has_daemon)) return done({});
+  list_containers([this, done = std::move(done)](const Result<Containers>& containers) {
+    if (!containers) return done(fail(containers.error()));
+    if (const auto user = mps_.find_daemon_user(*containers); !user.empty())
+      return done(fail(Code::kFailedPrecondition, "an MPS control daemon has it: " + user));
+    is_mps_paused_ = true;
+    mps_.pause_daemons(*containers, [done] { done({}); });
+  });
+}
+
+void Devices::resume_mps_after_reset() {
+  if (!std::exchange(is_mps_paused_, false) || release_) return;
+  mps_.resume_daemons();
+  replan();
+}
+
 void Devices::reject_config(const Error& error) {
   if (is_closed_) return;
   if (!agent_) build();
@@ -201,6 +222,10 @@ void Devices::reject_config(const Error& error) {
 
 void Devices::submit_evidence(const health::Evidence& evidence) {
   if (agent_) agent_->submit_evidence(evidence);
+}
+
+void Devices::set_repair_notes(std::map<DeviceUuid, std::string> notes) {
+  if (agent_) agent_->set_repair_notes(std::move(notes));
 }
 
 void Devices::replan() {

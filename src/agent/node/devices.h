@@ -48,6 +48,11 @@ class Devices final : public Component {
   bool lacks_compute() const { return lacks_compute_; }
   void retry_driver();
   void request_reading();
+  // As HealthController::set_repair_notes().
+  void set_repair_notes(std::map<DeviceUuid, std::string> notes);
+  // Before and after a reset of these GPUs, as GpuRepairPorts::pause_daemons.
+  void pause_mps_for_reset(const std::vector<DeviceUuid>& gpus, std::function<void(Status)> done);
+  void resume_mps_after_reset();
   // As Agent::set_mig_event_status().
   void set_mig_event_status(std::optional<std::string> absent);
 
@@ -55,7 +60,8 @@ class Devices final : public Component {
   void set_driver_release(std::optional<std::string> reason);
 
   // GPUs that are offered to nobody for a while, each with the reason.
-  void set_withdrawn(std::map<DeviceUuid, std::string> gpus);
+  enum class WithdrawnFor { kMigChange, kReset };
+  void set_withdrawn(WithdrawnFor purpose, std::map<DeviceUuid, std::string> gpus);
   const std::map<DeviceUuid, std::string>& withdrawn() const { return facts_.withdrawn; }
   // The config on disk is bad: the one in force stays; at the start, flags and environment alone.
   void reject_config(const Error& error);
@@ -95,6 +101,8 @@ class Devices final : public Component {
   bool is_closed_ = false;
   bool lacks_compute_ = false;
   partition::NodeFacts facts_;
+  std::map<WithdrawnFor, std::map<DeviceUuid, std::string>> withdrawn_;
+  bool is_mps_paused_ = false;  // for a reset
   std::optional<std::string> release_;
   std::optional<Endpoints> endpoints_;
   device_plugin::DemandSource demand_source_;

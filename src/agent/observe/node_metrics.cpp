@@ -280,6 +280,10 @@ void NodeMetrics::add_to(metrics::Exposition& page, const AgentStatus& state,
   numbers.rejected_pods_deleted = counts.rejected_pods_deleted;
   if (counts.containers_cut_off) numbers.containers_cut_off = counts.containers_cut_off->size();
   numbers.permissions_missing = counts.permissions_missing;
+  if (counts.repairs) {
+    numbers.repairs = metrics::RepairStats{counts.repairs->done, counts.repairs->failed,
+                                           counts.repairs->dry_run, counts.repairs->is_reboot_requested};
+  }
   numbers.claims = counts.claims;
   for (const auto& [resource, stats] : counts.kubelet) {
     for (const auto& [call, count] : stats.calls)

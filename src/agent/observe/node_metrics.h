@@ -18,6 +18,7 @@
 #include "agent/observe/limit_status.h"
 #include "agent/observe/metrics_collector.h"
 #include "agent/observe/usage_store.h"
+#include "agent/remediation/gpu_repairer.h"
 #include "agent/remediation/pod_device_index.h"
 #include "base/file_watch.h"
 #include "config/config.h"
@@ -77,6 +78,7 @@ struct NodeCounts {
   std::optional<MemoryLimitStatus> memory_limit{};  // where the node wants memory limits
   // agent/remediation/cut_off_pods.h
   std::optional<std::vector<std::string>> containers_cut_off{};
+  std::optional<RepairCounts> repairs{};  // where gpulet.repair is enabled
 };
 
 class NodeMetrics {

@@ -119,6 +119,14 @@ std::vector<RequiredPermission> required_permissions(const config::Config& confi
     list.add_permission(node("get"), "the fault taint is not set");
     list.add_permission(node("patch"), "the fault taint is not set");
   }
+  if (const auto& request = own.repair.reboot_request; request.enabled) {
+    const char* const without = "the reboot of the node for a GPU is not requested";
+    if (request.condition) {
+      list.add_permission(node("get"), without);
+      list.add_permission(node("patch", "nodes/status"), without);
+    }
+    if (!request.annotation.empty()) list.add_permission(node("patch"), without);
+  }
   if (!own.startup_taint.empty()) {
     for (const char* const verb : {"get", "patch"})
       list.add_permission(node(verb), "the startup taint stays, and no Pod comes to the node");

@@ -177,21 +177,27 @@ std::string MpsController::problem() const {
   return unserved ? unserved->first + ": " + unserved->second.reason : std::string();
 }
 
-void MpsController::pause_daemons(const std::vector<ContainerDevices>& containers,
-                                  std::function<void()> done) {
-  if (!has_daemons()) return done();
+std::string MpsController::find_daemon_user(const std::vector<ContainerDevices>& containers) const {
+  if (!has_daemons()) return {};
   for (const auto& container : containers) {
     for (const auto& [resource, devices] : container.devices) {
       const bool shared = std::ranges::any_of(manager_->specs(), [&](const mps::DaemonSpec& spec) {
         return std::ranges::count(spec.resources, resource) != 0;
       });
-      if (!shared || devices.empty()) continue;
-      reporter_.report_event(
-          Reporter::Severity::kWarning, "MpsDaemonsInUse",
-          "MPS control daemons keep running while the driver is released: " + container.pod.name_space + "/" +
-              container.pod.name + " uses " + resource.str());
-      return done();
+      if (shared && !devices.empty())
+        return container.pod.name_space + "/" + container.pod.name + " uses " + resource.str();
     }
+  }
+  return {};
+}
+
+void MpsController::pause_daemons(const std::vector<ContainerDevices>& containers,
+                                  std::function<void()> done) {
+  if (!has_daemons()) return done();
+  if (const auto user = find_daemon_user(containers); !user.empty()) {
+    reporter_.report_event(Reporter::Severity::kWarning, "MpsDaemonsInUse",
+                           "MPS control daemons keep running while the driver is released: " + user);
+    return done();
   }
   paused_ = true;
   stop_daemons(std::move(done));

@@ -46,6 +46,8 @@ class MpsController {
   // for a faulty GPU.
   std::string problem() const;
   bool has_daemons() const { return manager_ && !manager_->specs().empty(); }
+  // "default/trainer uses nvidia.com/gpu.shared": a container that holds a device of a daemon; empty: none.
+  std::string find_daemon_user(const std::vector<ContainerDevices>& containers) const;
   // Before the driver is released: stops all unless one of `containers` holds a device of a daemon, then
   // calls `done`. Until resume_daemons(), apply_daemons() changes nothing.
   void pause_daemons(const std::vector<ContainerDevices>& containers, std::function<void()> done);

@@ -40,6 +40,8 @@
 #include "k8s/objects.h"
 #include "mps/daemon.h"
 #include "mps/manager.h"
+#include "repair/repair_policy.h"
+#include "repair/repair_record.h"
 #include "scheduler/model/gpu_node.h"
 
 namespace gpulet::cli {
@@ -109,6 +111,7 @@ RemovedFiles remove_node_files(const NodeDirectories& directories) {
     for (const auto& name : {std::string(agent::kHealthStateFile), std::string(agent::kUsageFile),
                              std::string(agent::kUsageFile) + agent::kBrokenUsageSuffix})
       remove_file(directories.state_dir + "/" + name, removed);
+    remove_file(repair::record_path(directories.state_dir), removed);
     const auto cordons = agent::cordons_path(directories.state_dir);
     for (const char* suffix : {"", ".lock"}) remove_file(cordons + suffix, removed);
     remove_file(agent::turn_path(directories.state_dir), removed);
@@ -139,7 +142,7 @@ k8s::NodeLeftovers node_traces(const std::string& node, bool gpu_node) {
   k8s::NodeLeftovers traces{.field_manager = k8s::kLabelFieldManager,
                             .labels = {health::kHealthLabel, agent::kMigStateLabel},
                             .taints = {health::kFaultTaint},
-                            .conditions = {health::kCondition},
+                            .conditions = {health::kCondition, repair::kRebootCondition},
                             .objects = {}};
   if (gpu_node) traces.objects = {scheduler::kGpuNodesPath + ("/" + node)};
   return traces;

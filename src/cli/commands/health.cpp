@@ -162,7 +162,7 @@ HealthView replace_control_characters(HealthView view) {
     replace_controls(device.uuid);
     replace_controls(device.scope.gpu);
     for (auto* text : {&device.model, &device.slot, &device.status.reason, &device.status.recovery_text,
-                       &device.excluded}) {
+                       &device.excluded, &device.repair}) {
       replace_controls(*text);
     }
     for (auto& fault : device.status.faults) {

@@ -129,6 +129,7 @@ std::string next_step(const DeviceView& device) {
   if (status.faults.empty()) return {};
   if (status.state == DeviceState::kRecovering)
     return "Nothing to do: it returns to service once its checks have passed";
+  if (!device.repair.empty()) return device.repair;
   return recommended_action(status.faults.front(), device);
 }
 
@@ -173,6 +174,7 @@ class ReportWriter {
               {"absences", Json::array()}};
     if (device.mig_pending) json["migPending"] = *device.mig_pending;
     if (!device.excluded.empty()) json["excluded"] = device.excluded;
+    if (!device.repair.empty()) json["repair"] = device.repair;
     for (const auto& one : status.faults) json["faults"].push_back(fault_json(one, device));
     for (const auto& absence : device.unavailable_sources)
       json["absences"].push_back({{"source", enum_name(absence.source)}, {"why", absence.reason}});
@@ -337,6 +339,7 @@ DeviceView parse_report_device(MemberReader members) {
   device.slot = members.text_member("slot");
   device.mig_pending = members.optional_bool_member("migPending");
   device.excluded = members.optional_text_member("excluded");
+  device.repair = members.optional_text_member("repair");
   auto& status = device.status;
   status.state = members.enum_member<DeviceState>("state", kDeviceStates);
   status.since = members.time_member("since");

@@ -37,6 +37,9 @@ struct DeviceView {
   std::optional<bool>
       mig_pending{};       // of a GPU: the MIG mode that needs a reset (Snapshot: Gpu::mig_pending)
   std::string excluded{};  // why a rule withholds it or its GPU (Snapshot: Gpu::excluded)
+  // Of a GPU: what the agent does about its fault, or what keeps it from that: "Is reset once it is empty:
+  // held by Pod default/trainer"; empty: nothing (agent/remediation/gpu_repairer.h).
+  std::string repair{};
 };
 
 // The agent closes the driver on request (agent/driver/driver_release.h), until it has read the GPUs again.

@@ -1,4 +1,5 @@
 """GPU faults under a Deployment's Pods: the GPU is withdrawn and reported, its Pod evicted, the GPU offered again; nothing else is disturbed."""
+import json
 import time
 
 from lib.kube import Watch, gpu_pod, until
@@ -26,6 +27,8 @@ gpulet:
   health: {{livenessInterval: 1s, unhealthyPollInterval: 200ms, recoveryActionDelay: 500ms, recoveryHold: {hold_ms}ms}}
   faults: {{podAnnotations: true, eviction: {{enabled: true, quarantined: evict, lost: evict}}}}
 """
+REPAIR = "  repair: {reset: {enabled: true, cooldown: 1s}, rebootRequest: {enabled: true}}\n"
+REBOOT_CONDITION = "GpuRebootRequired"
 
 
 def deployment():
@@ -56,6 +59,8 @@ class HealthChecks:
             ("XID 13 evicts nothing", self.application),
             ("a driver call that hangs on one GPU", self.hang),
             ("three relapses lengthen its hold", self.relapse),
+            ("a faulty GPU is reset once its Pod has ended", self.reset),
+            ("XID 79 requests a reboot until the GPU is healed", self.reboot_request),
             ("the agents exit and leave nothing", self.end),
         ]
 
@@ -90,9 +95,9 @@ class HealthChecks:
         pods = self.kube.pods().values()
         return len(pods) == REPLICAS and all(map(runs, pods))
 
-    def condition(self, node):
+    def condition(self, node, kind=CONDITION):
         conditions = self.kube.get(f"/api/v1/nodes/{node.name}")["status"]["conditions"]
-        return next((condition for condition in conditions if condition["type"] == CONDITION), None)
+        return next((condition for condition in conditions if condition["type"] == kind), None)
 
     def wait_condition(self, node, status, *parts):
         """Waits until its message has all these parts."""
@@ -242,6 +247,42 @@ class HealthChecks:
             self.wait_offered(self.fallen)
             times.append(self.heal(self.n1, self.fallen, HOLD_S * 2 ** number))
         assert times == sorted(times), times
+
+    def reset(self):
+        """The agent waits for the Pod, resets the GPU by nvidia-smi, and offers it again after its checks."""
+        node = self.n2
+        directory = node.state / node.name
+        node.write_config(CONFIG.format(directory=directory, hold_ms=int(HOLD_S * 1000)) + REPAIR)
+        until("the agent repairs GPUs", lambda: (self.condition(node, REBOOT_CONDITION) or {}).get("status") == "False", BUSY_S)
+        self.checks.run_pod("trainer", 1, node.name)
+        gpu = until("the kubelet says what the Pod holds", lambda: node.resources.held().get("trainer"))[0]
+        self.sim(node, "xid", gpu, 95)
+        self.wait_offered(gpu)
+
+        def waits():
+            devices = json.loads((directory / "health.json").read_text())["devices"]
+            return any(device["uuid"] == gpu and "default/trainer" in device.get("repair", "") for device in devices)
+        until("the report names the Pod that it waits for", waits, BUSY_S)
+        started = time.monotonic()
+        self.kube.delete_pod("trainer")
+        self.wait_event("Node", node.name, gpu, "has been reset")
+        until(f"{gpu} is offered again", lambda: self.offered() == self.all_but(), BUSY_S, 0.02)
+        print(f"   offered again {time.monotonic() - started:.1f} s after its Pod was deleted", flush=True)
+
+    def reboot_request(self):
+        node = self.n2
+        gpu = next(iter(node.gpus))
+        self.sim(node, "xid", gpu, 79)
+        self.wait_offered(gpu)
+
+        def is_requested(wanted):
+            labels = self.kube.get(f"/api/v1/nodes/{node.name}")["metadata"].get("annotations", {})
+            condition = self.condition(node, REBOOT_CONDITION)
+            return condition["status"] == str(wanted) and (labels.get("gpulet.io/reboot-required") == "true") == wanted
+        until("the reboot is requested", lambda: is_requested(True), BUSY_S)
+        self.sim(node, "heal", gpu)
+        until("the request is taken back", lambda: is_requested(False), BUSY_S)
+        until(f"{gpu} is offered again", lambda: self.offered() == self.all_but(), BUSY_S, 0.02)
 
     def remove(self):
         self.kube.call("DELETE", f"{DEPLOYMENTS}/{NAME}", {"propagationPolicy": "Background"})

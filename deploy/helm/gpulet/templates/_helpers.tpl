@@ -127,6 +127,17 @@ ConfigMap is looked up, which `helm template` cannot do; its content is then unk
 {{- uniq $keys | toJson -}}
 {{- end -}}
 
+{{/* The annotations outside gpulet.io/ by which the configs request a reboot, as a list of keys in JSON. */}}
+{{- define "gpulet.rebootAnnotations" -}}
+{{- $keys := list -}}
+{{- range $key, $config := include "gpulet.configs" . | fromJson -}}
+{{- with dig "repair" "rebootRequest" "annotation" "" ($config.gpulet | default dict) -}}
+{{- if not (hasPrefix "gpulet.io/" .) }}{{ $keys = append $keys . }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- uniq $keys | toJson -}}
+{{- end -}}
+
 {{/* Whether the agent runs MPS daemons. */}}
 {{- define "gpulet.mps" -}}
 {{- $found := false -}}
@@ -242,7 +253,7 @@ to the container, so without CDI and MPS none is needed there.
 {{- if include "gpulet.privileged" . -}}
 {{- $all = append $all "SYSLOG" -}}
 {{- if include "gpulet.wants" (list . "createDeviceNodes" true) }}{{ $all = append $all "MKNOD" }}{{ end -}}
-{{- if or (eq $mig "manage") (include "gpulet.wants" (list . "fraction.driverLimits" false)) }}{{ $all = append $all "SYS_ADMIN" }}{{ end -}}
+{{- if or (eq $mig "manage") (include "gpulet.wants" (list . "fraction.driverLimits" false)) (include "gpulet.wants" (list . "repair.reset.enabled" false)) }}{{ $all = append $all "SYS_ADMIN" }}{{ end -}}
 {{- else if $mig -}}
 {{- if include "gpulet.wants" (list . "createDeviceNodes" true) }}{{ $all = append $all "MKNOD" }}{{ end -}}
 {{- $all = append $all "SYS_ADMIN" -}}

@@ -1,0 +1,35 @@
+// Resets GPUs by the driver's own nvidia-smi: NVML has no reset. And who uses a GPU that is to be reset. Both
+// block: for the driver's thread.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/loop.h"
+#include "base/result.h"
+#include "mig/device_holders.h"
+#include "nvml/session.h"
+
+namespace gpulet::agent {
+
+inline constexpr std::string_view kResetProgram = "nvidia-smi";
+
+// `nvidia-smi --gpu-reset -i UUID,UUID` of the driver root. It is refused while any client has one of the
+// GPUs open, this process too. A program that does not end in time is killed. Errors: kNotFound,
+// kPermissionDenied without the program; kUnavailable with what it printed; kDeadlineExceeded after `limit`.
+// Source: nvidia-smi(1), --gpu-reset.
+Status reset_gpus(const std::string& driver_root, const std::vector<DeviceUuid>& gpus, Duration limit);
+
+// "GPU 00000000:1B:00.0: In use by another client": the line of nvidia-smi's output that says why. Pure.
+std::string reset_failure(const std::string& output);
+
+// The processes that use the GPU with that NVML index: those with a compute, MPS or graphics context, and
+// those that have its device node open without one (mig/device_holders.h); by pid. A driver that lists no
+// processes counts as one without any, and refuses the reset itself. Errors: kNotFound where another GPU has
+// the index; those of nvml::Usage::process_memory() but kUnsupported.
+Result<std::vector<mig::DeviceHolder>> read_gpu_holders(const nvml::Session& session, unsigned index,
+                                                        const DeviceUuid& gpu, unsigned minor,
+                                                        const std::string& proc_root = "/proc");
+
+}  // namespace gpulet::agent

@@ -1,0 +1,185 @@
+// Joins GpuRepairer to the node: `gpulet.repair`.
+#include <utility>
+
+#include "agent/driver/gpu_reset.h"
+#include "agent/mig/mig_manager.h"
+#include "agent/node/components.h"
+#include "agent/node/devices.h"
+#include "agent/observe/node_metrics.h"
+#include "agent/remediation/gpu_repairer.h"
+#include "agent/remediation/repair_outputs.h"
+#include "base/log.h"
+#include "health/state/persisted_state.h"
+
+namespace gpulet::agent {
+namespace {
+
+// Reading the holders of a group: all of /proc once for each GPU.
+constexpr Duration kHoldersLimit = std::chrono::seconds(30);
+
+class GpuRepairComponent final : public Component {
+ public:
+  explicit GpuRepairComponent(Node& node) : node_(node) {}
+
+  void start() override {
+    is_started_ = true;
+    start_repairer();
+  }
+  void apply_config() override {
+    if (state_dir_ != node_.config.gpulet.state_dir) stop_repairer();
+    start_repairer();
+    update_soon();
+  }
+  // A reset in progress ends with the driver: the record says so.
+  void detach_devices() override { stop_repairer(); }
+  void attach_devices() override { start_repairer(); }
+  void on_state_changed() override { update_soon(); }
+  void on_health_changed(const health::HealthViewPtr&, const std::vector<health::StatusChange>&) override {
+    update_soon();
+  }
+  void add_counts(NodeCounts& counts) const override {
+    if (repairer_ && node_.config.gpulet.repair.is_enabled()) counts.repairs = repairer_->counts();
+  }
+
+ private:
+  // Nothing is read or written before it is enabled for the first time.
+  void start_repairer() {
+    if (!is_started_ || repairer_ || node_.devices->agent() == nullptr) return;
+    if (!node_.config.gpulet.repair.is_enabled()) return;
+    state_dir_ = node_.config.gpulet.state_dir;
+    const auto path = state_dir_.empty() ? std::string() : repair::record_path(state_dir_);
+    auto record = path.empty() ? Result<repair::Record>(repair::Record{}) : repair::read_record(path);
+    if (!record) {
+      log::warning("cannot read the record of repairs; starting without it", record.error());
+      record = repair::Record{};
+    }
+    store_.emplace(node_.loop, path);
+    requester_.emplace(node_.loop, node_.client_config, record->reboot.has_value());
+    repairer_.emplace(make_repair_ports(), std::move(*record));
+    update_soon();
+  }
+  void stop_repairer() {
+    if (!repairer_) return;
+    repairer_.reset();
+    requester_.reset();
+    store_.reset();
+    node_.devices->set_withdrawn(Devices::WithdrawnFor::kReset, {});
+    node_.devices->resume_mps_after_reset();
+  }
+
+  // Once for all changes of a turn, and never from inside the change.
+  void update_soon() {
+    if (!repairer_ || std::exchange(is_update_posted_, true)) return;
+    node_.loop.post([this, alive = lifetime_.watch()] {
+      if (!alive) return;
+      is_update_posted_ = false;
+      if (repairer_) repairer_->update_repairs();
+    });
+  }
+
+  std::optional<RepairNode> read_repair_node() const {
+    const auto* agent = node_.devices->agent();
+    if (agent == nullptr) return std::nullopt;
+    const auto status = agent->status();
+    RepairNode state{
+        .view = agent->health_view(),
+        .snapshot = status.snapshot,
+        .policy = node_.config.gpulet.repair,
+        .max_unhealthy_gpus_percent = node_.config.gpulet.faults.eviction.max_unhealthy_gpus_percent,
+        .busy = {}};
+    if (!state.view || !state.snapshot) return std::nullopt;
+    if (!status.driver_answers || state.view->release) state.busy = "the driver is not available";
+    if (node_.is_mig_busy && node_.is_mig_busy()) state.busy = "a MIG layout is being changed";
+    const auto targets = mig_targets(*state.snapshot, node_.config, node_.labels);
+    for (const auto& gpu : state.snapshot->gpus) {
+      if (!gpu.mig_devices.empty() && std::ranges::find(targets, gpu.uuid, &MigTarget::gpu) == targets.end())
+        state.unmanaged_instances.push_back(gpu.uuid);
+    }
+    return state;
+  }
+
+  void read_processes(std::vector<DeviceUuid> gpus,
+                      std::function<void(Result<GpuRepairPorts::Holders>)> done) const {
+    std::vector<unsigned> minors;
+    const auto snapshot = node_.devices->agent()->status().snapshot;
+    for (const auto& gpu : gpus) {
+      const auto* found = snapshot ? snapshot->find(gpu) : nullptr;
+      if (found == nullptr) {
+        return node_.loop.post([done = std::move(done), gpu] {
+          done(fail(Code::kNotFound, "the driver no longer lists this GPU", gpu.str()));
+        });
+      }
+      minors.push_back(found->minor);
+    }
+    node_.devices->driver()->run_on_gpus<GpuRepairPorts::Holders>(
+        gpus, "listing the processes of", kHoldersLimit,
+        [gpus, minors](const NvmlDriver::SessionPtr& session,
+                       const NvmlDriver::GpuIndices& indices) -> Result<GpuRepairPorts::Holders> {
+          GpuRepairPorts::Holders holders;
+          for (std::size_t i = 0; i < gpus.size(); ++i) {
+            if (!indices[i])
+              return fail(Code::kNotFound, "the driver no longer lists this GPU", gpus[i].str());
+            GPULET_TRY_ASSIGN(holders[gpus[i]], read_gpu_holders(*session, *indices[i], gpus[i], minors[i]));
+          }
+          return holders;
+        },
+        std::move(done));
+  }
+
+  void reset_group(std::vector<DeviceUuid> gpus, Duration limit, std::function<void(Status)> done) const {
+    node_.devices->driver()->run_closed<bool>(
+        "resetting GPUs", limit,
+        [gpus = std::move(gpus), limit, root = node_.config.flags.container_driver_root]() -> Result<bool> {
+          GPULET_TRY(reset_gpus(root, gpus, limit));
+          return true;
+        },
+        [done = std::move(done)](const Result<bool>& reset) {
+          done(reset ? Status() : fail(reset.error()));
+        });
+  }
+
+  GpuRepairPorts make_repair_ports() {
+    return {
+        .loop = node_.loop,
+        .reporter = *node_.reporter,
+        .read_node = [this] { return read_repair_node(); },
+        .pods = [this](auto done) { node_.devices->list_holders(std::move(done)); },
+        .processes = [this](auto gpus, auto done) { read_processes(std::move(gpus), std::move(done)); },
+        .withdraw =
+            [this](auto gpus) {
+              node_.devices->set_withdrawn(Devices::WithdrawnFor::kReset, std::move(gpus));
+            },
+        .pause_daemons = [this](const auto& gpus,
+                                auto done) { node_.devices->pause_mps_for_reset(gpus, std::move(done)); },
+        .resume_daemons = [this] { node_.devices->resume_mps_after_reset(); },
+        .reset = [this](auto gpus, Duration limit,
+                        auto done) { reset_group(std::move(gpus), limit, std::move(done)); },
+        .submit_reset =
+            [this](const DeviceUuid& gpu) {
+              node_.devices->submit_evidence({{gpu}, node_.loop.now(), health::ResetDone{}});
+            },
+        .request_snapshot = [this] { node_.devices->request_reading(); },
+        .show_notes = [this](auto notes) { node_.devices->set_repair_notes(std::move(notes)); },
+        .request_reboot = [this](const auto& policy,
+                                 const auto& text) { requester_->set_request(policy, text); },
+        .save = [this](const auto& record, auto done) { store_->save_record(record, std::move(done)); },
+        .boot_id = health::read_boot_id().value_or(""),
+    };
+  }
+
+  Node& node_;
+  bool is_started_ = false, is_update_posted_ = false;
+  std::string state_dir_;
+  std::optional<RepairRecordStore> store_;
+  std::optional<RebootRequester> requester_;
+  std::optional<GpuRepairer> repairer_;  // goes first: it uses those above
+  Lifetime lifetime_;
+};
+
+}  // namespace
+
+std::unique_ptr<Component> make_gpu_repair_component(Node& node) {
+  return std::make_unique<GpuRepairComponent>(node);
+}
+
+}  // namespace gpulet::agent

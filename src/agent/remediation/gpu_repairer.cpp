@@ -1,0 +1,342 @@
+#include "agent/remediation/gpu_repairer.h"
+
+#include <algorithm>
+
+#include "base/device_id.h"
+#include "base/log.h"
+#include "base/text.h"
+
+namespace gpulet::agent {
+namespace {
+
+using repair::GpuUse;
+using repair::RepairDecision;
+using RepairKind = repair::RepairDecision::Kind;
+using RepairSeverity = Reporter::Severity;
+
+constexpr std::string_view kMpsProgram = "nvidia-cuda-mps";  // the control daemon and its servers
+
+// The Pods that hold the GPU or a part of it, each once.
+std::vector<std::string> pods_on(const inventory::Gpu& gpu, const mig::PodsByDevice& pods) {
+  std::set<std::string> names;
+  for (const auto& [id, pod] : pods) {
+    const auto uuid = without_share(id.str());
+    const bool is_part = std::ranges::any_of(
+        gpu.mig_devices, [&](const inventory::MigDevice& device) { return device.uuid.str() == uuid; });
+    if (is_part || uuid == gpu.uuid.str()) names.insert(pod);
+  }
+  return {names.begin(), names.end()};
+}
+
+bool is_of_daemon(const mig::DeviceHolder& holder) {
+  return holder.name.find(kMpsProgram) != std::string::npos;
+}
+
+}  // namespace
+
+GpuRepairer::GpuRepairer(GpuRepairPorts ports, repair::Record record)
+    : ports_(std::move(ports)), record_(std::move(record)) {
+  if (ports_.boot_id.empty()) ports_.boot_id = "unknown";
+  report_interrupted_reset();
+}
+
+// Its attempt was counted before it began; what it did to the GPUs is up to their readings.
+void GpuRepairer::report_interrupted_reset() {
+  const auto interrupted = std::exchange(record_.resetting, std::nullopt);
+  if (!interrupted) return;
+  std::string gpus;
+  for (const auto& gpu : interrupted->gpus) gpus += (gpus.empty() ? "" : ", ") + gpu.str();
+  ports_.reporter.report_event(
+      RepairSeverity::kWarning, "GpuResetFailed",
+      "the agent ended during the reset of " + gpus + ", whose outcome is not known");
+  save_record();
+}
+
+void GpuRepairer::update_repairs() {
+  if (step_ == Step::kVerify) return on_verified();
+  if (step_ != Step::kIdle) {
+    update_requested_ = true;
+    return;
+  }
+  evaluate();
+}
+
+void GpuRepairer::evaluate() {
+  timer_.reset();
+  update_requested_ = false;
+  node_ = ports_.read_node();
+  if (!node_) return;
+  const auto& policy = node_->policy;
+  notes_.clear();
+  decisions_.clear();
+  candidates_.clear();
+  reporting_.clear();
+  if (policy.is_enabled()) {
+    const auto before = record_;
+    const auto now = ports_.loop.wall_now();
+    prune_record(record_, *node_->view, now, ports_.boot_id);
+    if (record_ != before) save_record();
+    decisions_ = decide_repairs({.view = *node_->view,
+                                 .snapshot = *node_->snapshot,
+                                 .record = record_,
+                                 .now = now,
+                                 .boot_id = ports_.boot_id,
+                                 .max_unhealthy_gpus_percent = node_->max_unhealthy_gpus_percent,
+                                 .busy = node_->busy,
+                                 .unmanaged_instances = node_->unmanaged_instances},
+                                policy);
+  }
+  update_reboot_request(decisions_, policy);
+  for (const auto& decision : decisions_) {
+    note_decision(decision);
+    if (decision.kind == RepairKind::kReset) candidates_.push_back(decision);
+  }
+  if (candidates_.empty()) return finish_repair_round();
+  step_ = Step::kCheck;
+  list_holding_pods();
+}
+
+void GpuRepairer::note_decision(const Decision& decision) {
+  auto& note = notes_[decision.gpu];
+  switch (decision.kind) {
+    case RepairKind::kReset:
+      note = "The agent resets it once it is empty";
+      return;
+    case RepairKind::kWait:
+      note = "The agent does not reset it yet: " + decision.reason;
+      return;
+    case RepairKind::kReboot:
+      note = "Reboot the node: the agent has requested it, as " + decision.reason;
+      return;
+    case RepairKind::kGiveUp:
+      note = "Have it diagnosed, or reboot the node: " + decision.reason;
+      const std::string text = name_of(decision.gpu) + " is not repaired: " + decision.reason;
+      if (!reported_.contains(text) && !reporting_.contains(text))
+        ports_.reporter.report_event(RepairSeverity::kWarning, "GpuRepairFailed", text);
+      reporting_.insert(text);
+      return;
+  }
+}
+
+// Level-triggered: what is requested follows the faults.
+void GpuRepairer::update_reboot_request(const std::vector<Decision>& decisions,
+                                        const repair::Policy& policy) {
+  std::string text;
+  for (const auto& decision : decisions) {
+    if (decision.kind != RepairKind::kReboot) continue;
+    text +=
+        (text.empty() ? "" : "; ") + name_of(decision.gpu) + ": " + decision.fault + "; " + decision.reason;
+  }
+  const bool is_known = record_.reboot && record_.reboot->boot_id == ports_.boot_id;
+  counts_.is_reboot_requested = !text.empty();
+  if (!text.empty() && !is_known) {
+    record_.reboot = {ports_.boot_id, ports_.loop.wall_now()};
+    save_record();
+    ports_.reporter.report_event(RepairSeverity::kWarning, "GpuRebootRequested",
+                                 "the node needs a reboot: " + text);
+  } else if (text.empty() && is_known) {
+    record_.reboot.reset();
+    save_record();
+    ports_.reporter.report_event(RepairSeverity::kNormal, "GpuRebootRequestEnded",
+                                 "the reboot of the node is no longer requested");
+  }
+  ports_.request_reboot(policy.reboot_request,
+                        text.empty() ? std::nullopt : std::optional<std::string>(std::move(text)));
+}
+
+void GpuRepairer::list_holding_pods() {
+  ports_.pods([this, alive = lifetime_.watch()](const Result<mig::PodsByDevice>& pods) {
+    if (alive) step_ == Step::kWithdrawn ? check_again(pods) : on_pods(pods);
+  });
+}
+
+void GpuRepairer::on_pods(const Result<mig::PodsByDevice>& pods) {
+  if (!pods) {
+    for (const auto& candidate : candidates_)
+      notes_[candidate.gpu] = "The agent does not reset it yet: it cannot list the Pods that hold it: " +
+                              pods.error().full_message();
+    return finish_repair_round();
+  }
+  pods_ = *pods;
+  check_next();
+}
+
+std::string GpuRepairer::pod_blocker(const Decision& decision) const {
+  std::map<DeviceUuid, GpuUse> uses;
+  for (const auto& member : decision.group.gpus) {
+    if (const auto* gpu = node_->snapshot->find(member)) uses[member].pods = pods_on(*gpu, pods_);
+  }
+  return holding_reason(decision.group, decision.gpu, uses, *node_->snapshot);
+}
+
+// The first candidate that nothing holds is reset; the others wait for their turn.
+void GpuRepairer::check_next() {
+  while (!candidates_.empty()) {
+    const auto blocker = pod_blocker(candidates_.front());
+    if (blocker.empty()) break;
+    notes_[candidates_.front().gpu] = "The agent resets it once it is empty: " + blocker;
+    candidates_.pop_front();
+  }
+  if (candidates_.empty()) return finish_repair_round();
+  read_processes(false, [this](const std::string& blocker) {
+    if (!blocker.empty()) {
+      notes_[candidates_.front().gpu] = "The agent resets it once it is empty: " + blocker;
+      candidates_.pop_front();
+      return check_next();
+    }
+    if (!node_->policy.reset.dry_run) return withdraw_group();
+    report_dry_run(candidates_.front());
+    candidates_.pop_front();
+    check_next();
+  });
+}
+
+// `with_daemons`: MPS daemons that still run count too.
+void GpuRepairer::read_processes(bool with_daemons, std::function<void(std::string)> done) {
+  ports_.processes(
+      candidates_.front().group.gpus, [this, alive = lifetime_.watch(), with_daemons, done = std::move(done)](
+                                          const Result<GpuRepairPorts::Holders>& holders) {
+        if (!alive) return;
+        if (!holders) return done("its processes are not known: " + holders.error().full_message());
+        std::map<DeviceUuid, GpuUse> uses;
+        for (const auto& [gpu, all] : *holders) {
+          for (const auto& holder : all) {
+            if (with_daemons || !is_of_daemon(holder)) uses[gpu].processes.push_back(holder.name);
+          }
+        }
+        done(holding_reason(candidates_.front().group, candidates_.front().gpu, uses, *node_->snapshot));
+      });
+}
+
+void GpuRepairer::report_dry_run(const Decision& decision) {
+  const std::string text = "would reset " + group_text() + " (dry run): " + decision.fault;
+  notes_[decision.gpu] = "The agent would reset it (gpulet.repair.reset.dryRun)";
+  if (!reported_.contains(text) && !reporting_.contains(text)) {
+    ++counts_.dry_run;
+    ports_.reporter.report_event(RepairSeverity::kNormal, "GpuResetPlanned", text);
+  }
+  reporting_.insert(text);
+}
+
+void GpuRepairer::withdraw_group() {
+  step_ = Step::kWithdrawn;
+  const auto& decision = candidates_.front();
+  std::map<DeviceUuid, std::string> withdrawn;
+  for (const auto& gpu : decision.group.gpus) {
+    withdrawn[gpu] = gpu == decision.gpu
+                         ? "is being reset"
+                         : "is being reset with " + name_of(decision.gpu) + ": " + decision.group.reason;
+  }
+  notes_[decision.gpu] = "Nothing to do: the agent is resetting it";
+  ports_.show_notes(notes_);
+  ports_.withdraw(std::move(withdrawn));
+  // An Allocate that was answered before is in the kubelet's list by then.
+  timer_ = ports_.loop.after(kMigSettleTime, [this] {
+    ports_.pause_daemons(candidates_.front().group.gpus,
+                         [this, alive = lifetime_.watch()](const Status& paused) {
+                           if (alive) paused ? list_holding_pods() : give_back(paused.error().full_message());
+                         });
+  });
+}
+
+void GpuRepairer::check_again(const Result<mig::PodsByDevice>& pods) {
+  if (!pods) return give_back("it cannot list the Pods that hold it: " + pods.error().full_message());
+  pods_ = *pods;
+  if (const auto blocker = pod_blocker(candidates_.front()); !blocker.empty()) return give_back(blocker);
+  read_processes(true, [this](const std::string& blocker) {
+    if (!blocker.empty()) return give_back(blocker);
+    record_attempt();
+  });
+}
+
+void GpuRepairer::record_attempt() {
+  const auto now = ports_.loop.wall_now();
+  const auto& decision = candidates_.front();
+  auto& attempts = record_.attempts[decision.gpu];
+  attempts = {std::min(attempts.count + 1, repair::kMaxRecordAttempts), now};
+  record_.resetting = repair::Record::Reset{ports_.boot_id, now, decision.group.gpus};
+  ports_.save(record_, [this, alive = lifetime_.watch()](const Status& saved) {
+    if (!alive) return;
+    if (saved) return run_reset();
+    record_.resetting.reset();
+    log::warning("cannot record the reset of a GPU", saved.error());
+    give_back("the attempt cannot be recorded: " + saved.error().full_message());
+  });
+}
+
+void GpuRepairer::run_reset() {
+  step_ = Step::kReset;
+  log::info("resetting GPUs", {{"gpus", group_text()}, {"fault", candidates_.front().fault}});
+  generation_ = node_->snapshot->generation;
+  ports_.reset(candidates_.front().group.gpus, node_->policy.reset.timeout,
+               [this, alive = lifetime_.watch()](const Status& status) {
+                 if (alive) on_reset(status);
+               });
+}
+
+void GpuRepairer::on_reset(const Status& status) {
+  const auto& decision = candidates_.front();
+  record_.resetting.reset();
+  save_record();
+  ports_.resume_daemons();
+  if (!status) {
+    ++counts_.failed;
+    ports_.reporter.report_event(RepairSeverity::kWarning, "GpuResetFailed",
+                                 group_text() + " could not be reset: " + status.error().full_message() +
+                                     "; attempt " + std::to_string(record_.attempts[decision.gpu].count) +
+                                     " of " + std::to_string(node_->policy.reset.max_attempts));
+    return give_back("the reset failed: " + status.error().full_message());
+  }
+  ++counts_.done;
+  ports_.reporter.report_event(RepairSeverity::kNormal, "GpuReset",
+                               group_text() + " has been reset: " + decision.fault);
+  step_ = Step::kVerify;
+  timer_ = ports_.loop.after(kMigVerifyTimeout, [this] { give_back({}); });
+  for (const auto& gpu : decision.group.gpus) ports_.submit_reset(gpu);
+  ports_.request_snapshot();
+}
+
+// The group stays withdrawn until the driver has answered for it.
+void GpuRepairer::on_verified() {
+  const auto node = ports_.read_node();
+  if (node && node->snapshot->generation > generation_) give_back({});
+}
+
+void GpuRepairer::give_back(const std::string& note) {
+  if (!note.empty()) notes_[candidates_.front().gpu] = "The agent resets it once it is empty: " + note;
+  if (step_ == Step::kWithdrawn) ports_.resume_daemons();
+  ports_.withdraw({});
+  finish_repair_round();
+}
+
+void GpuRepairer::finish_repair_round() {
+  step_ = Step::kIdle;
+  reported_ = std::move(reporting_);
+  reporting_.clear();
+  candidates_.clear();
+  ports_.show_notes(notes_);
+  const auto waits = [](const Decision& decision) {
+    return decision.kind == RepairKind::kWait || decision.kind == RepairKind::kReset;
+  };
+  if (update_requested_ || std::ranges::any_of(decisions_, waits))
+    timer_ = ports_.loop.after(kRepairPoll, [this] { evaluate(); });
+}
+
+void GpuRepairer::save_record() {
+  ports_.save(record_, [alive = lifetime_.watch()](const Status& saved) {
+    if (alive && !saved) log::warning("cannot record the repair of GPUs", saved.error());
+  });
+}
+
+std::string GpuRepairer::name_of(const DeviceUuid& gpu) const {
+  const auto* found = node_->view->find({gpu});
+  return found == nullptr ? "GPU " + gpu.str() : describe_device(*found);
+}
+
+std::string GpuRepairer::group_text() const {
+  std::string text;
+  for (const auto& gpu : candidates_.front().group.gpus) text += (text.empty() ? "" : ", ") + name_of(gpu);
+  return text;
+}
+
+}  // namespace gpulet::agent

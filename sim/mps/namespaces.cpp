@@ -95,7 +95,7 @@ const std::vector<std::string> kClientFields{"pid", "server", "device", "namespa
 
 // Adds the limits of the options. The reason why one is refused; empty: none.
 template <class Limits3>
-std::string read_limits(const std::map<std::string, std::string>& options, Limits3& limits) {
+std::string read_namespace_options(const std::map<std::string, std::string>& options, Limits3& limits) {
   if (const auto threads = options.find("active-thread-percentage"); threads != options.end()) {
     const auto value = text::parse_unsigned(threads->second);
     if (!value || *value < 1 || *value > kMaxPercentage)
@@ -200,7 +200,7 @@ Answer NamespaceControl::execute_server(uid_t user, const Command& command) {
   if (command.verb == "delete") return delete_server(command);
   if (command.options.empty()) return refused("nothing to set");
   auto limits = found->second.namespaces[std::string(kDefaultNamespace)].limits;
-  if (const auto why = read_limits(command.options, limits); !why.empty()) return refused(why);
+  if (const auto why = read_namespace_options(command.options, limits); !why.empty()) return refused(why);
   found->second.namespaces[std::string(kDefaultNamespace)].limits = limits;
   return {};
 }
@@ -309,7 +309,7 @@ Answer NamespaceControl::execute_namespace(const Command& command) {
   }
   if (command.options.size() < 2) return refused("nothing to set");
   auto limits = found->second.limits;
-  if (const auto why = read_limits(command.options, limits); !why.empty()) return refused(why);
+  if (const auto why = read_namespace_options(command.options, limits); !why.empty()) return refused(why);
   found->second.limits = limits;
   return {};
 }

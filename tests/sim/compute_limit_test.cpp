@@ -2,9 +2,9 @@
 // agent, the hook and the control daemon run as processes, on the simulated driver of branch 615. Needs root
 // and cgroup v2.
 #include <gmock/gmock.h>
-#include <signal.h>
 
-#include "base/text.h"
+#include <nlohmann/json.hpp>
+
 #include "tests/sim/limit_fixture.h"
 
 namespace gpulet::tests {
@@ -96,6 +96,7 @@ TEST_F(ComputeLimitTest, AnOlderDriverIsSaidToHoldNone) {
   EXPECT_TRUE(becomes_true([&] { return no_limit() == "held"; })) << no_limit();
   allow_agent_exit();
   ASSERT_TRUE(sim_node().stop_agent()) << agent_log();
+  ASSERT_TRUE(sim::mps::crash_daemon(sim_node().mps_root() + "/" + kCores + "/pipe"));
   ASSERT_TRUE(sim_node().run_gpulet_sim({"driver-reload", "--version", "595.91.07"}));
   start_limiting_agent(kCores, kCoreShares);
   EXPECT_TRUE(becomes_true([&] { return no_limit().find("the driver is 595.91.07") == 0; })) << no_limit();

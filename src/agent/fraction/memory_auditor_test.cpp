@@ -216,9 +216,9 @@ TEST_F(AuditTest, TheWorkOfAClientOfMpsIsEndedBeforeItIsKilled) {
   has_own_mps = true;
   start(ExceededAction::kKill);
   add_process(10, "over", 9000);
-  loop.advance(kAuditInterval);
+  loop.advance(kConfirmationDelay - 1ms);
   EXPECT_TRUE(ended.empty());
-  loop.advance(kConfirmationDelay);
+  loop.advance(1ms);
   EXPECT_EQ(ended, (std::vector<std::vector<unsigned>>{{10}}));
   EXPECT_EQ(killed, (Killed{{10, kId}}));
   EXPECT_TRUE(evictions.pods().empty());
@@ -231,7 +231,7 @@ TEST_F(AuditTest, AnMpsDaemonThatHangsDelaysAKillAndNoMore) {
   start(ExceededAction::kKill);
   add_process(10, "over", 9000);
   add_process(11, "over", 9000);
-  loop.advance(kAuditInterval + kConfirmationDelay);
+  loop.advance(kConfirmationDelay);
   EXPECT_EQ(ended, (std::vector<std::vector<unsigned>>{{10, 11}}));
   cgroups[11] = {{"uid-other", kId}};  // the pid is another container's meanwhile
   loop.advance(kEndClientsLimit - 1ms);

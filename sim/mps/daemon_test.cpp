@@ -132,7 +132,7 @@ TEST(MpsDaemon, TakesProtocol3AsArguments) {
   EXPECT_NE(run_control(root, {"-p", "3", "namespace", "--help"}, "").output.find("  create\n"),
             std::string::npos);
   ASSERT_EQ(run_control(root, {"-d", "-p", "3", "-m"}, "").code, 0);
-  const auto uuid = root.copy_machine()->gpus[0].uuid;
+  const std::string uuid = root.copy_machine()->gpus[0].uuid;
   ASSERT_EQ(
       run_control(root, {"server", "create", "s", "--uid=0", std::string("--allowed-devices=") + uuid}, "")
           .code,

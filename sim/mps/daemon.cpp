@@ -103,8 +103,23 @@ Result<pid_t> start_server_process() {
 struct Connection {
   FileDescriptor socket;
   std::string received;
-  pid_t client = 0;  // a CUDA process, until it disconnects
+  pid_t client = 0;         // a CUDA process, until it disconnects
+  std::string directory{};  // of the socket, below the pipe directory
 };
+
+// Where one connects: the pipe directory's socket, and with protocol 3 those of servers and namespaces.
+struct Listener {
+  std::string directory;  // below the pipe directory
+  FileDescriptor socket;
+};
+
+Result<FileDescriptor> listen_in(const std::string& directory) {
+  const std::string path = directory + "/" + std::string(kSocketName);
+  GPULET_TRY_ASSIGN(FileDescriptor listening, bind_unix_socket(path));
+  ::chmod(path.c_str(), 0666);
+  GPULET_TRY(start_listening(listening, path));
+  return listening;
+}
 
 ucred peer_credentials(int socket) {
   ucred peer{};
@@ -118,35 +133,72 @@ class DaemonServer {
   DaemonServer(const DaemonOptions& options, std::vector<VisibleDevice> devices, DaemonLog& log)
       : options_(options),
         log_(log),
-        control_(std::move(devices), {.start = [this](uid_t user) { return start_server(user); },
-                                      .end = [](pid_t pid) { ::kill(pid, SIGKILL); }}) {
+        control_(devices, processes()),
+        namespaces_(std::move(devices), options.pipe_directory, options.is_multi_user, processes()) {
     if (!options.active_thread_percentage.empty()) {
       control_.execute_command("set_default_active_thread_percentage " + options.active_thread_percentage);
     }
   }
 
-  void serve_until_quit(const FileDescriptor& listening) {
-    while (!control_.is_quitting()) {
-      std::vector<pollfd> waits{{listening.get(), POLLIN, 0}};
+  void serve_until_quit(FileDescriptor listening) {
+    listeners_.push_back({"", std::move(listening)});
+    while (!is_quitting()) {
+      std::vector<pollfd> waits;
+      for (const auto& listener : listeners_) waits.push_back({listener.socket.get(), POLLIN, 0});
       for (const auto& connection : connections_) waits.push_back({connection.socket.get(), POLLIN, 0});
       if (::poll(waits.data(), waits.size(), -1) < 0 && errno != EINTR) return;
       reap_servers();
+      const auto listeners = listeners_.size();
       // Backwards, because disconnected ones are removed.
       for (std::size_t i = connections_.size(); i-- > 0;) {
-        if (waits[i + 1].revents == 0 || read_connection(connections_[i])) continue;
-        if (control_.is_quitting()) {
+        if (waits[i + listeners].revents == 0 || read_connection(connections_[i])) continue;
+        if (is_quitting()) {
           // Before the reply's end: a client that has seen it cannot connect any more.
-          ::shutdown(listening.get(), SHUT_RDWR);
+          ::shutdown(listeners_.front().socket.get(), SHUT_RDWR);
           return;
         }
-        if (connections_[i].client != 0) control_.remove_client(connections_[i].client);
+        remove_client(connections_[i].client);
         connections_.erase(connections_.begin() + static_cast<std::ptrdiff_t>(i));
       }
-      if (waits[0].revents != 0) accept_one(listening);
+      for (std::size_t i = 0; i < listeners; ++i) {
+        if (waits[i].revents != 0) accept_one(listeners_[i]);
+      }
+      follow_namespaces();
     }
   }
 
  private:
+  ServerProcesses processes() {
+    return {.start = [this](uid_t user) { return start_server(user); },
+            .end = [](pid_t pid) { ::kill(pid, SIGKILL); }};
+  }
+  bool is_quitting() const { return control_.is_quitting() || namespaces_.is_quitting(); }
+  void remove_client(pid_t client) {
+    if (client == 0) return;
+    control_.remove_client(client);
+    namespaces_.remove_client(client);
+  }
+  // The sockets of the servers and namespaces that there are.
+  void follow_namespaces() {
+    const auto wanted = namespaces_.client_directories();
+    const auto path = [this](const std::string& below) { return options_.pipe_directory + "/" + below; };
+    std::erase_if(listeners_, [&](const Listener& listener) {
+      if (listener.directory.empty() || std::ranges::count(wanted, listener.directory) != 0) return false;
+      ::unlink((path(listener.directory) + "/" + std::string(kSocketName)).c_str());
+      ::rmdir(path(listener.directory).c_str());
+      return true;
+    });
+    for (const auto& directory : wanted) {
+      if (std::ranges::find(listeners_, directory, &Listener::directory) != listeners_.end()) continue;
+      auto listening = make_directories(path(directory)) ? listen_in(path(directory))
+                                                         : fail(Code::kIo, "no directory", directory);
+      if (!listening) {
+        log_.write_line("cannot listen: " + listening.error().full_message());
+        continue;
+      }
+      listeners_.push_back({directory, std::move(*listening)});
+    }
+  }
   Result<pid_t> start_server(uid_t user) {
     GPULET_TRY_ASSIGN(const pid_t pid, start_server_process());
     log_.write_line("Starting new server " + std::to_string(pid) + " for user " + std::to_string(user));
@@ -158,14 +210,15 @@ class DaemonServer {
     for (pid_t pid; (pid = ::waitpid(-1, nullptr, WNOHANG)) > 0;) {
       log_.write_line("Server " + std::to_string(pid) + " exited");
       control_.remove_server(pid);
+      namespaces_.remove_server(pid);
     }
   }
 
-  void accept_one(const FileDescriptor& listening) {
-    FileDescriptor socket(::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  void accept_one(const Listener& listener) {
+    FileDescriptor socket(::accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket.is_open()) return;
     log_.write_line("Accepting connection...");
-    connections_.push_back({std::move(socket), {}, 0});
+    connections_.push_back({std::move(socket), {}, 0, listener.directory});
   }
 
   // Returns false once the connection ends.
@@ -183,14 +236,35 @@ class DaemonServer {
     if (line.starts_with(kClientHello)) return accept_client(connection, line.substr(kClientHello.size()));
     log_.write_line("NEW UI");
     log_.write_line("Cmd:" + line);
-    send_reply(connection, control_.execute_command(line));
-    for (const pid_t pid : control_.take_terminated()) {
+    send_reply(connection, answer_line(connection, line));
+    for (const auto& ended : {control_.take_terminated(), namespaces_.take_terminated()}) {
       for (const auto& other : connections_) {
-        if (other.client == pid) send_reply(other, std::string(kClientTerminated));
+        if (other.client != 0 && std::ranges::count(ended, other.client) != 0)
+          send_reply(other, std::string(kClientTerminated));
       }
     }
     log_.write_line("UI closed");
     return false;
+  }
+
+  std::string answer_line(const Connection& connection, const std::string& line) {
+    const bool has_arguments = line.starts_with(kArgumentsHello);
+    if (has_arguments != (options_.protocol == 3)) {
+      const std::string text =
+          "Error: the daemon that runs has protocol " + std::to_string(options_.protocol);
+      return (has_arguments ? "1\n" : "") + text + "\n";
+    }
+    if (!has_arguments) return control_.execute_command(line);
+    const auto arguments = text::split(line.substr(kArgumentsHello.size()), kArgumentEnd);
+    Answer answer;
+    if (arguments == std::vector<std::string>{"-q"}) {
+      namespaces_.quit();
+    } else {
+      answer = namespaces_.execute_command(peer_credentials(connection.socket.get()).uid, arguments);
+    }
+    // Before the answer: who has read it finds the namespace's directory.
+    follow_namespaces();
+    return std::to_string(answer.code) + "\n" + answer.text;
   }
 
   bool accept_client(Connection& connection, const std::string& request) {
@@ -203,7 +277,9 @@ class DaemonServer {
     if (const auto limits = parse_memory_limits(words.size() < 2 ? "" : words[1])) {
       client.limits.memory_mib = *limits;
     }
-    const auto allowed = control_.add_client(peer.uid, client);
+    const auto allowed = options_.protocol == 3
+                             ? namespaces_.add_client(connection.directory, peer.uid, client)
+                             : control_.add_client(peer.uid, client);
     if (!allowed) {
       send_reply(connection, "refused: " + allowed.error().full_message() + "\n");
       return false;
@@ -233,6 +309,8 @@ class DaemonServer {
   const DaemonOptions& options_;
   DaemonLog& log_;
   Control control_;
+  NamespaceControl namespaces_;
+  std::vector<Listener> listeners_;
   std::vector<Connection> connections_;
 };
 
@@ -272,9 +350,7 @@ Status run_daemon(const DaemonOptions& options, const std::function<void()>& rea
   DaemonLog log(options.log_directory, options.log_to_output);
   if (!log.is_open()) return fail(errno_error("cannot write control.log", errno, options.log_directory));
   const std::string socket_path = in_pipes(kSocketName);
-  GPULET_TRY_ASSIGN(const FileDescriptor listening, bind_unix_socket(socket_path));
-  ::chmod(socket_path.c_str(), 0666);
-  GPULET_TRY(start_listening(listening, socket_path));
+  GPULET_TRY_ASSIGN(FileDescriptor listening, listen_in(options.pipe_directory));
   GPULET_TRY(write_file_atomic(in_pipes(kPidName), std::to_string(::getpid()) + "\n", 0666));
   log.write_line("Starting control daemon using socket " + socket_path);
   log.write_line("To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY=" +
@@ -284,7 +360,7 @@ Status run_daemon(const DaemonOptions& options, const std::function<void()>& rea
   }
   DaemonServer server(options, std::move(devices), log);
   ready();
-  server.serve_until_quit(listening);
+  server.serve_until_quit(std::move(listening));
   log.write_line("Exit");
   ::unlink(in_pipes(kPidName).c_str());
   return {};
@@ -332,6 +408,21 @@ Result<std::string> send_command(const std::string& pipe_directory, const std::s
   GPULET_TRY_ASSIGN(const FileDescriptor socket, connect_to_daemon(pipe_directory));
   GPULET_TRY(send_line(socket, command));
   return receive_reply(socket, false);
+}
+
+Result<Answer> send_arguments(const std::string& pipe_directory, const std::vector<std::string>& arguments) {
+  GPULET_TRY_ASSIGN(const FileDescriptor socket, connect_to_daemon(pipe_directory));
+  std::string line(kArgumentsHello);
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (i > 0) line += kArgumentEnd;
+    line += arguments[i];
+  }
+  GPULET_TRY(send_line(socket, line));
+  const auto reply = receive_reply(socket, false);
+  const auto end = reply.find('\n');
+  const auto code = end == std::string::npos ? std::nullopt : text::parse_unsigned(reply.substr(0, end));
+  if (!code) return fail(Code::kUnavailable, "the MPS control daemon closed the connection");
+  return Answer{static_cast<int>(*code), reply.substr(end + 1)};
 }
 
 Result<AttachedClient> attach_client(const std::string& pipe_directory, const std::string& threads,

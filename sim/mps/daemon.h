@@ -8,10 +8,12 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/file.h"
 #include "base/result.h"
 #include "sim/mps/control.h"
+#include "sim/mps/namespaces.h"
 
 namespace gpulet::sim::mps {
 
@@ -22,6 +24,8 @@ struct DaemonOptions {
   std::string active_thread_percentage;               // CUDA_MPS_ACTIVE_THREAD_PERCENTAGE; empty: 100
   std::string state;                                  // the simulated machine's state file
   bool log_to_output = false;                         // -f: also log to standard output
+  unsigned protocol = 2;                              // -p: 3 is sim/mps/namespaces.h
+  bool is_multi_user = false;                         // -m, of protocol 3
 };
 
 // Returns the devices of `options.visible_devices` in its order, up to the first that does not exist: GPUs by
@@ -40,6 +44,10 @@ inline constexpr std::string_view kPidName = "nvidia-cuda-mps-control.pid";
 inline constexpr std::string_view kDelayName = "simulated_delay_ms";  // written by gpulet-sim mps slow
 
 inline constexpr std::string_view kClientHello = "CLIENT ";
+// Before the arguments of the control program, which kArgumentEnd separates. The answer begins with the exit
+// code and a line end. Protocol 2 has no such commands.
+inline constexpr std::string_view kArgumentsHello = "ARGUMENTS ";
+inline constexpr char kArgumentEnd = '\x1f';
 // What a client reads when terminate_client has ended its work; without it, a daemon that quits ends its
 // server with the client's work in flight.
 inline constexpr std::string_view kClientTerminated = "terminated\n";
@@ -48,14 +56,18 @@ inline constexpr std::string_view kClientTerminated = "terminated\n";
 // "Cannot find MPS control daemon process".
 Result<std::string> send_command(const std::string& pipe_directory, const std::string& command);
 
+// Runs the control program's arguments ("server", "list"; "-q") at a daemon of protocol 3. Errors: those of
+// send_command.
+Result<Answer> send_arguments(const std::string& pipe_directory, const std::vector<std::string>& arguments);
+
 // A CUDA process, client of the daemon while `connection` is open.
 struct AttachedClient {
   FileDescriptor connection;
   std::string limits_text;  // "threads 25.0 memory 0=4096M"
 };
-// Connects as a client. `threads` and `memory` have the form of CUDA_MPS_ACTIVE_THREAD_PERCENTAGE and
-// CUDA_MPS_PINNED_DEVICE_MEM_LIMIT; empty for none. Errors: those of send_command; kFailedPrecondition if
-// refused.
+// Connects as a client; with protocol 3, of the namespace whose pipe directory it is. `threads` and `memory`
+// have the form of CUDA_MPS_ACTIVE_THREAD_PERCENTAGE and CUDA_MPS_PINNED_DEVICE_MEM_LIMIT; empty for none.
+// Errors: those of send_command; kFailedPrecondition if refused.
 Result<AttachedClient> attach_client(const std::string& pipe_directory, const std::string& threads,
                                      const std::string& memory);
 

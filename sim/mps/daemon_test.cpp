@@ -125,5 +125,43 @@ TEST(MpsDaemon, HangsAndIsHealed) {
   EXPECT_EQ(run_control(root, {}, "get_default_active_thread_percentage\n").output, "100.0\n");
 }
 
+TEST(MpsDaemon, TakesProtocol3AsArguments) {
+  TestMpsRoot root;
+  EXPECT_EQ(run_control(root, {"-d", "-p", "3", "-m"}, "").code, 1) << "the driver is older";
+  root.use_driver("615.71.09");
+  EXPECT_NE(run_control(root, {"-p", "3", "namespace", "--help"}, "").output.find("  create\n"),
+            std::string::npos);
+  ASSERT_EQ(run_control(root, {"-d", "-p", "3", "-m"}, "").code, 0);
+  const std::string uuid = root.copy_machine()->gpus[0].uuid;
+  ASSERT_EQ(
+      run_control(root, {"server", "create", "s", "--uid=0", std::string("--allowed-devices=") + uuid}, "")
+          .code,
+      0);
+  ASSERT_EQ(run_control(root, {"namespace", "create", "a", "--server=s"}, "").code, 0);
+  ASSERT_EQ(
+      run_control(root, {"namespace", "set", "a", "--server=s", "--active-thread-percentage=30"}, "").code,
+      0);
+  EXPECT_EQ(run_control(root, {"namespace", "set", "a", "--server=s"}, "").code, 1);
+  EXPECT_EQ(run_control(root, {}, "get_server_list\n").output,
+            "Error: the daemon that runs has protocol 3\n");
+  const auto client = attach_client(root.pipe_directory("r") + "/s/a", "100", "");
+  ASSERT_TRUE(client) << client.error().full_message();
+  EXPECT_EQ(client->limits_text, "threads 30.0");
+  EXPECT_EQ(
+      send_arguments(root.pipe_directory("r"), {"client", "terminate", std::to_string(::getpid())})->code, 0);
+  EXPECT_EQ(run_control(root, {"namespace", "delete", "a", "--server=s"}, "").code, 0);
+  EXPECT_FALSE(attach_client(root.pipe_directory("r") + "/s/a", "", ""));
+  EXPECT_EQ(run_control(root, {"-q"}, "").code, 0);
+  EXPECT_EQ(run_control(root, {"server", "list"}, "").code, 1);
+}
+
+TEST(MpsDaemon, OfProtocol2FollowsNoArguments) {
+  TestMpsRoot root;
+  root.use_driver("615.71.09");
+  ASSERT_EQ(run_control(root, {"-d"}, "").code, 0);
+  EXPECT_EQ(run_control(root, {"-p", "3", "server", "list"}, "").output,
+            "Error: the daemon that runs has protocol 2\n");
+}
+
 }  // namespace
 }  // namespace gpulet::sim::mps

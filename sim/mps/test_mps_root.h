@@ -43,6 +43,7 @@ class TestMpsRoot {
     std::filesystem::create_directories(driver_root() + "/usr/bin");
     std::filesystem::copy_file(file, driver_root() + "/usr/bin/" + name);
   }
+  void use_driver(const std::string& version) const { set_text(edit_machine()->driver.version, version); }
   std::string driver_root() const { return path_ + "/driver"; }
   std::string control_program() const { return driver_root() + "/usr/bin/nvidia-cuda-mps-control"; }
   std::string mps_root() const { return path_ + "/mps"; }

@@ -132,8 +132,9 @@ void add_mps(const Offer& offer, const std::vector<std::size_t>& found, Containe
   }
   result.envs.merge(mps::client_environment(*daemon, held));
   const auto& root = offer.rules.mps_root;
-  result.mounts.push_back({mps::pipe_directory(root, daemon->name),
-                           mps::pipe_directory(std::string(mps::kContainerRoot), daemon->name), false});
+  result.mounts.push_back({mps::client_pipe_directory(root, *daemon, held),
+                           mps::client_pipe_directory(std::string(mps::kContainerRoot), *daemon, held),
+                           false});
   result.mounts.push_back({mps::shm_directory(root), "/dev/shm", false});
 }
 

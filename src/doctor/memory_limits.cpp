@@ -91,6 +91,9 @@ CheckResult check_memory_limits(const Facts& facts) {
   if (limit->grade != "kernel") {
     for (auto& cause : driver_limit_causes(facts)) details.push_back("the driver: " + cause);
   }
+  if (!limit->no_compute_limit.empty())
+    details.push_back("nvidia.com/gpucores is checked by the scheduler, not held: " +
+                      limit->no_compute_limit);
   CheckResult result = pass_result(found);
   if (limit->grade == "none") {
     const bool lacks_pids = std::ranges::find(limit->reasons, fraction::kNoHostPids) != limit->reasons.end();

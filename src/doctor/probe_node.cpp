@@ -21,6 +21,8 @@
 #include "k8s/objects.h"
 #include "mig/hardware.h"
 #include "mps/control_program.h"
+#include "mps/daemon.h"
+#include "mps/namespaces.h"
 #include "nvml/health.h"
 #include "nvml/return_codes.h"
 #include "nvml/usage.h"
@@ -466,13 +468,16 @@ Result<std::vector<MpsDaemon>> probe_mps_daemons(Prober& prober, const HostTrees
     if (!connected) daemon.error = connected.error();
     if (connected && found) {
       std::unique_ptr<mps::ProgramCall> call;
+      const auto former = mps::read_former_daemon(mps_root, name);
+      const bool has_namespaces = former && former->protocol == mps::kProtocolWithNamespaces;
       const auto response =
           prober.run_on_loop<std::string>("the daemon", kMpsTimeout + kProbeTimeout, [&](auto done) {
             auto started = mps::ProgramCall::start_call(
                 prober.loop(),
                 {.program = found->program,
+                 .arguments = has_namespaces ? mps::server_status_arguments() : mps::Arguments(),
                  .environment = {"CUDA_MPS_PIPE_DIRECTORY=" + mps::pipe_directory(found->root, name)},
-                 .input = "get_default_active_thread_percentage\n"},
+                 .input = has_namespaces ? std::string() : std::string(mps::kThreadPercentageCommand)},
                 kMpsTimeout, done);
             if (!started) return done(fail(started.error()));
             call = std::move(*started);

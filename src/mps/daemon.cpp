@@ -8,12 +8,14 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/text.h"
+#include "mps/namespaces.h"
 #include "mps/shared_memory.h"
 
 namespace gpulet::mps {
 namespace {
 
 constexpr std::string_view kStartedHeader = "gpulet 1\npid ";
+constexpr std::string_view kProtocolLine = "protocol 3";
 
 // The daemon's own text for a rejected command.
 bool is_refusal(const std::string& line) {
@@ -23,9 +25,6 @@ bool is_refusal(const std::string& line) {
   }
   return false;
 }
-
-// Bounded: a pipe takes the commands for all of them. A server has at most 60 clients.
-constexpr std::size_t kMaxListedProcesses = 512;
 
 // Of get_server_list and get_client_list; none where the daemon does not answer.
 std::vector<std::string> process_ids_in(const Result<std::string>& output) {
@@ -57,7 +56,8 @@ void label_for_containers(const std::string& directory) {
 }  // namespace
 
 bool serves_same_devices(const DaemonSpec& a, const DaemonSpec& b) {
-  return a.name == b.name && a.devices == b.devices && a.visible_devices == b.visible_devices;
+  return a.name == b.name && a.devices == b.devices && a.visible_devices == b.visible_devices &&
+         a.protocol == b.protocol;
 }
 
 Result<DaemonSpec> read_former_daemon(const std::string& root, const std::string& name) {
@@ -68,6 +68,7 @@ Result<DaemonSpec> read_former_daemon(const std::string& root, const std::string
   DaemonSpec spec;
   spec.name = name;
   for (const auto& line : text::split(text, '\n')) {
+    if (line == kProtocolLine) spec.protocol = kProtocolWithNamespaces;
     const auto fields = text::split(line, ' ');
     if (fields.empty() || (fields.front() != "visible" && fields.front() != "devices")) continue;
     for (std::size_t i = 1; i < fields.size(); ++i) {
@@ -106,6 +107,10 @@ void Daemon::begin_start() {
   if (!program) return on_failure(program.error());
   program_ = std::move(*program);
   label_for_containers(pipes());
+  has_namespaces() ? check_protocol() : prepare_start();
+}
+
+void Daemon::prepare_start() {
   // Before anything changes: an agent that starts after this one was killed restores the compute modes. The
   // record of a daemon that may be adopted stays.
   if (::access(started_file(options_.root, spec_.name).c_str(), F_OK) != 0) {
@@ -144,25 +149,21 @@ void Daemon::stop_former_process() {
     if (!std::filesystem::exists(pipes() + "/control", ignored)) return launch();
     // Something may listen there that /proc does not show. It goes on if it ran with these devices.
     const auto quit_and_launch = [this](const Result<std::string>&) { launch(); };
-    return run_command({}, std::string(kThreadPercentageCommand), options_.response_limit,
-                       [this, quit_and_launch](const Result<std::string>& output) {
-                         const auto saved = read_file(started_file(options_.root, spec_.name));
-                         if (output && saved && ran_with(*saved, fingerprint(nullptr, false)))
-                           return send_limits();
-                         run_command({}, "quit\n", options_.quit_grace, quit_and_launch);
-                       });
+    return ask_whether_it_serves([this, quit_and_launch](const Result<std::string>& output) {
+      const auto saved = read_file(started_file(options_.root, spec_.name));
+      if (output && saved && ran_with(*saved, fingerprint(nullptr, false))) return send_limits();
+      quit_former(quit_and_launch);
+    });
   }
   process_ = std::move(*former);
   if (!may_adopt()) return await_former_exit();
   log::info("adopted a running MPS control daemon", {{"daemon", spec_.name}, {"pid", process_->id()}});
-  run_command({}, std::string(kThreadPercentageCommand), options_.response_limit,
-              [this](const Result<std::string>& output) {
-                if (!output) return await_former_exit();
-                const auto saved = read_file(started_file(options_.root, spec_.name));
-                const bool same = saved && *saved == fingerprint(process_.get(), true) &&
-                                  holds_thread_percentage(*output, spec_.thread_percentage);
-                same ? on_running() : send_limits();
-              });
+  ask_whether_it_serves([this](const Result<std::string>& output) {
+    if (!output) return await_former_exit();
+    const auto saved = read_file(started_file(options_.root, spec_.name));
+    const bool same = saved && *saved == fingerprint(process_.get(), true) && serves_with_limits(*output);
+    same ? on_running() : send_limits();
+  });
 }
 
 void Daemon::await_former_exit() {
@@ -170,18 +171,19 @@ void Daemon::await_former_exit() {
             {{"daemon", spec_.name}, {"pid", process_->id()}});
   process_->on_end(loop_, [this] {
     process_.reset();
-    call_.reset();
+    drop_commands();
     timer_.reset();
     launch();
   });
   timer_ = loop_.after(options_.quit_grace, [this] { process_->kill(); });
-  run_command({}, "quit\n", options_.quit_grace, [](const Result<std::string>&) {});
+  quit_former([](const Result<std::string>&) {});
 }
 
 void Daemon::launch() {
   if (const auto written = write_record(nullptr, false); !written) return on_failure(written.error());
   launching_ = true;
-  run_command({"-d"}, "", options_.start_limit, [this](const Result<std::string>& started) {
+  const auto arguments = has_namespaces() ? launch_arguments() : Arguments{"-d"};
+  run_command(arguments, "", options_.start_limit, [this](const Result<std::string>& started) {
     launching_ = false;
     if (state_ == State::kStopping) return quit();
     if (!started) return on_failure(started.error().with_context("the MPS control daemon does not start"));
@@ -198,6 +200,7 @@ void Daemon::send_limits() {
     if (const auto written = write_record(process_.get(), false); !written)
       return on_failure(written.error());
   }
+  if (has_namespaces()) return send_namespaces();
   run_command({}, limit_commands() + std::string(kThreadPercentageCommand), options_.response_limit,
               [this](const Result<std::string>& output) {
                 if (output) return on_limits(*output);
@@ -279,17 +282,15 @@ void Daemon::schedule_check() {
 }
 
 void Daemon::check_responding() {
-  run_command({}, std::string(kThreadPercentageCommand), options_.response_limit,
-              [this](const Result<std::string>& output) {
-                if (!output) return on_unanswered(output.error());
-                unanswered_ = 0;
-                backoff_.reset();
-                set_health({});
-                const bool matches = holds_thread_percentage(*output, spec_.thread_percentage);
-                if (!matches)
-                  log::warning("the MPS control daemon has lost its limits", {{"daemon", spec_.name}});
-                matches && !limits_changed_ ? schedule_check() : send_limits();
-              });
+  ask_whether_it_serves([this](const Result<std::string>& output) {
+    if (!output) return on_unanswered(output.error());
+    unanswered_ = 0;
+    backoff_.reset();
+    set_health({});
+    const bool matches = serves_with_limits(*output);
+    if (!matches) log::warning("the MPS control daemon has lost its limits", {{"daemon", spec_.name}});
+    matches && !limits_changed_ ? schedule_check() : send_limits();
+  });
 }
 
 void Daemon::on_unanswered(const Error& error) {
@@ -300,7 +301,7 @@ void Daemon::on_unanswered(const Error& error) {
 
 void Daemon::on_died() {
   process_.reset();
-  call_.reset();
+  drop_commands();
   on_failure(Error(Code::kUnavailable, "the MPS control daemon of " + spec_.name + " has ended"));
 }
 
@@ -308,7 +309,7 @@ void Daemon::on_died() {
 void Daemon::on_failure(const Error& error) {
   if (state_ == State::kStopping) return clean_up();
   ++round_;
-  call_.reset();
+  drop_commands();
   if (process_) process_->kill();
   process_.reset();
   // The compute modes are still set.
@@ -322,8 +323,9 @@ void Daemon::on_failure(const Error& error) {
 }
 
 void Daemon::update_spec(DaemonSpec spec) {
-  const bool limits =
-      spec.memory_limits != spec_.memory_limits || spec.thread_percentage != spec_.thread_percentage;
+  const bool limits = spec.memory_limits != spec_.memory_limits ||
+                      spec.thread_percentage != spec_.thread_percentage ||
+                      spec.namespaces != spec_.namespaces;
   spec_ = std::move(spec);
   if (!limits) return;
   limits_changed_ = true;
@@ -344,7 +346,7 @@ void Daemon::stop_daemon(std::function<void()> done) {
   }
   // A daemon that is still starting would appear after the stop.
   if (launching_) return;
-  call_.reset();
+  drop_commands();
   quit();
 }
 
@@ -355,7 +357,7 @@ void Daemon::quit() {
   if (!process_) return clean_up();
   process_->on_end(loop_, [this] {
     process_.reset();
-    call_.reset();
+    drop_commands();
     timer_.reset();
     clean_up();
   });
@@ -364,6 +366,7 @@ void Daemon::quit() {
     process_->kill();
   });
   if (!program_) return process_->kill();
+  if (has_namespaces()) return end_namespace_clients();
   run_command({}, "get_server_list\n", options_.response_limit,
               [this](const Result<std::string>& servers) { end_clients_of(process_ids_in(servers)); });
 }
@@ -390,7 +393,7 @@ void Daemon::end_clients_of(std::vector<std::string> servers) {
 }
 
 void Daemon::send_quit() {
-  run_command({}, "quit\n", options_.quit_grace, [](const Result<std::string>&) {});
+  send_quit_of(spec_.protocol, [](const Result<std::string>&) {});
 }
 
 void Daemon::clean_up() {
@@ -411,30 +414,6 @@ void Daemon::on_stopped() {
   if (const auto done = std::move(stopped_)) done();
 }
 
-void Daemon::run_command(std::vector<std::string> arguments, std::string input, Duration limit,
-                         Completion done) {
-  if (state_ == State::kRunning) timer_.reset();  // only one control command at a time
-  std::vector<std::string> environment{
-      "CUDA_MPS_PIPE_DIRECTORY=" + pipe_directory(program_->root, spec_.name),
-      "CUDA_MPS_LOG_DIRECTORY=" + log_directory(program_->root, spec_.name)};
-  std::vector<std::string> visible;
-  for (const auto& uuid : spec_.visible_devices) visible.push_back(uuid.str());
-  if (!visible.empty()) environment.push_back("CUDA_VISIBLE_DEVICES=" + text::join(visible, ","));
-  const bool daemon = !arguments.empty();
-  auto call = ProgramCall::start_call(loop_,
-                                      {.program = program_->program,
-                                       .arguments = std::move(arguments),
-                                       .environment = std::move(environment),
-                                       .input = std::move(input),
-                                       .spawns_daemon = daemon},
-                                      limit, [this, done](Result<std::string> output) {
-                                        const auto ended = std::move(call_);
-                                        done(std::move(output));
-                                      });
-  if (!call) return done(fail(call.error()));
-  call_ = std::move(*call);
-}
-
 bool Daemon::may_adopt() const {
   const auto saved = read_file(started_file(options_.root, spec_.name));
   return saved && saved->starts_with(fingerprint(process_.get(), false));
@@ -447,7 +426,9 @@ Status Daemon::write_record(const DaemonProcess* process, bool with_limits) cons
 // Content of .started. The limits come last: a daemon that differs only in them can be updated.
 std::string Daemon::fingerprint(const DaemonProcess* process, bool with_limits) const {
   std::string text = std::string(kStartedHeader) + (process == nullptr ? "0" : process->identity());
-  text += "\nprogram " + program_->program.path + "\nvisible";
+  text += "\nprogram " + program_->program.path;
+  if (has_namespaces()) text += "\n" + std::string(kProtocolLine);
+  text += "\nvisible";
   for (const auto& uuid : spec_.visible_devices) text += " " + uuid.str();
   text += "\ndevices";
   for (const auto& device : spec_.devices) text += " " + device.uuid.str();
@@ -456,6 +437,11 @@ std::string Daemon::fingerprint(const DaemonProcess* process, bool with_limits) 
 
 std::string Daemon::limit_commands() const {
   std::string commands;
+  for (const auto& space : spec_.namespaces) {
+    commands += "namespace " + space.name + " " + std::to_string(space.limits.threads) + " " +
+                std::to_string(space.limits.mebibytes) + "\n";
+  }
+  if (has_namespaces()) return commands;
   for (const auto& limit : spec_.memory_limits) {
     commands += "set_default_device_pinned_mem_limit " + std::to_string(limit.device) + " " +
                 std::to_string(limit.mebibytes) + "M\n";

@@ -6,13 +6,17 @@
 // it serves the same devices. The record for that is `<root>/<name>/.started`, which no container
 // can write. It names the daemon by process id and start time, so that another process with a reused id
 // is never adopted. It exists from before the first change until everything is restored, and has the
-// limits only while the daemon is known to have them.
+// limits only while the daemon is known to have them. What Pods have set in namespaces is in `.namespaces`
+// beside it, which outlives the daemon: their containers may come back to a new one.
 #pragma once
 
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/loop.h"
 #include "inventory/snapshot.h"
@@ -36,11 +40,16 @@ struct DaemonOptions {
   Duration quit_grace = std::chrono::seconds(15);      // from `quit` to SIGKILL
   BackoffLimits retry{std::chrono::milliseconds(200), std::chrono::seconds(30)};
   std::uint64_t seed = 0;
+  // The control program has not protocol 3, which a spec wants: one line. From the loop.
+  std::function<void(const std::string& why)> protocol_missing{};
 };
 
 // Failed liveness checks in a row after which the daemon is killed and restarted. Its devices are
 // unhealthy from the first failure on.
 inline constexpr unsigned kMaxUnanswered = 2;
+inline constexpr std::size_t kMaxWaitingCommands = 256;
+// Bounded: a pipe takes the commands for all of them. A server has at most 60 clients.
+inline constexpr std::size_t kMaxListedProcesses = 512;
 
 // Use it on the loop's thread only. The destructor leaves the daemon running.
 class Daemon {
@@ -60,6 +69,16 @@ class Daemon {
   // Applies other limits or resources for the same devices to the running daemon and its servers.
   // Existing clients keep their limits. Precondition: serves_same_devices(spec(), spec).
   void update_spec(DaemonSpec spec);
+  // Sets a namespace's limits, which stay until the next call for it, also in a daemon that replaces this
+  // one; reads them back. `done` is called once, from the loop, not after this object is destroyed. Errors:
+  // kNotFound without such a namespace; kUnavailable while the daemon does not serve; what the control
+  // program says; one that does not hold what it was given.
+  void set_namespace(const std::string& name, const NamespaceLimits& limits,
+                     std::function<void(Status)> done);
+  // Ends the work of those of the processes that are clients; `done` as above. What the daemon refuses does
+  // not matter: who is no client has no work here.
+  void end_clients(const std::vector<unsigned>& pids, std::function<void()> done);
+
   // Stops the daemon: ends the work of its clients (terminate_client), because a server that is killed with
   // work in flight may hang every later one; then quits it, with SIGKILL after the grace period for all.
   // Restores the compute mode, removes .started and the log (all of a claim's), then calls `done`, which may
@@ -71,8 +90,18 @@ class Daemon {
   using Completion = std::function<void(Result<std::string>)>;
   using Step = void (Daemon::*)();
 
+  struct Command {
+    std::vector<std::string> arguments{};
+    std::string input{};
+    Duration limit{};
+    Completion done{};
+    bool is_own = false;  // of the sequences below; else of a caller, who waits for `done`
+  };
+
   // The start sequence, in order.
   void begin_start();
+  void check_protocol();
+  void prepare_start();
   void set_modes(std::size_t next, ComputeMode mode, Step then);
   void stop_former_process();
   void await_former_exit();
@@ -94,7 +123,41 @@ class Daemon {
   void clean_up();
   void on_stopped();
 
+  // Own: in place of the own one that runs or waits.
   void run_command(std::vector<std::string> arguments, std::string input, Duration limit, Completion done);
+  void run_for_caller(std::vector<std::string> arguments, std::string input, Completion done);
+  void start_command(Command command);
+  void start_next_command();
+  // The callers of those that run or wait get an error.
+  void drop_commands();
+
+  // Of either protocol (daemon_namespaces.cpp).
+  bool has_namespaces() const { return spec_.protocol == kProtocolWithNamespaces; }
+  void ask_whether_it_serves(Completion done);
+  bool serves_with_limits(const std::string& output) const;
+  void quit_former(Completion done);
+  void send_quit_of(unsigned protocol, Completion done);
+  // Of protocol 3.
+  using Check = std::function<bool(const std::string& output)>;
+  struct Question {
+    std::vector<std::string> arguments;
+    Check check{};  // of its answer
+    bool may_fail = false;
+  };
+  // One after the other, as own commands or a caller's; `done` with the first error.
+  void run_steps(std::vector<Question> steps, bool is_own, std::function<void(Status)> done);
+  void run_step(std::shared_ptr<std::vector<Question>> steps, std::size_t index, bool is_own,
+                std::function<void(Status)> done);
+  void send_namespaces();
+  void await_server(Time until);
+  void send_namespace_limits();
+  void on_namespaces(const Status& sent);
+  void end_namespace_clients();
+  std::vector<Question> limit_steps(const std::string& name, const NamespaceLimits& limits) const;
+  NamespaceLimits limits_in_force(const ShareNamespace& space) const;
+  void read_held();
+  Status write_held() const;
+  std::string held_file() const { return options_.root + "/" + spec_.name + "/.namespaces"; }
   bool may_adopt() const;
   void watch_process();
   std::string fingerprint(const DaemonProcess* process, bool with_limits) const;
@@ -125,6 +188,11 @@ class Daemon {
   std::optional<ControlProgram> program_;
   std::unique_ptr<DaemonProcess> process_;  // null if unknown
   std::unique_ptr<ProgramCall> call_;
+  Command current_;                              // of call_
+  std::deque<Command> waiting_;                  // one control command at a time
+  std::map<std::string, NamespaceLimits> held_;  // by namespace: other limits than the share's
+  bool has_read_held_ = false;
+  bool has_checked_protocol_ = false;
   Subscription timer_;
   Backoff backoff_;
   Lifetime lifetime_;

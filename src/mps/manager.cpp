@@ -161,6 +161,13 @@ std::string DaemonManager::find_holder(const DeviceUuid& device) const {
   return {};
 }
 
+Daemon* DaemonManager::find_daemon(const DeviceUuid& device) {
+  for (const auto& [name, daemon] : daemons_) {
+    if (find_daemon_of({&daemon->spec(), 1}, device) != nullptr) return daemon.get();
+  }
+  return nullptr;
+}
+
 void DaemonManager::on_daemon_health(const std::string& name, const inventory::Health& health) {
   update_ready_file();
   health_callback_(name, health);

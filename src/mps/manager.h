@@ -48,6 +48,10 @@ class DaemonManager {
   // The name of a daemon that runs or still stops with this device; empty if there is none.
   std::string find_holder(const DeviceUuid& device) const;
 
+  // The running daemon of the GPU or MIG device; nullptr if none does. Valid until the next call or turn of
+  // the loop.
+  Daemon* find_daemon(const DeviceUuid& device);
+
  private:
   void reconcile_daemons();
   bool is_desired(const Daemon& daemon) const;

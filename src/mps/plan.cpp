@@ -13,8 +13,8 @@ using partition::Device;
 using partition::Resource;
 
 constexpr std::string_view kClaimDaemons = "claims/";
-
-// "<uuid>" of "<uuid>::<n>".
+// Source: NVIDIA, "MPS v3 Interface".
+constexpr unsigned kFirstBranchWithNamespaces = 615;
 
 std::uint64_t part_of(Bytes memory, unsigned percent) { return (memory.value * percent / 100) >> 20; }
 
@@ -22,6 +22,7 @@ std::uint64_t part_of(Bytes memory, unsigned percent) { return (memory.value * p
 struct Group {
   std::set<ResourceName> resources;
   std::vector<const Device*> devices;
+  bool may_have_namespaces = true;
 };
 
 SharedDevice shared_device(const Device& device, const inventory::Snapshot& snapshot) {
@@ -67,6 +68,28 @@ void set_limits(DaemonSpec& spec, const Group& group) {
       by_rule ? most_threads : static_cast<unsigned>(100 / (group.devices.size() / spec.devices.size()));
 }
 
+NamespaceLimits default_limits(const Device& share, const SharedDevice& shared, const Group& group) {
+  const auto shares = static_cast<unsigned>(std::ranges::count_if(
+      group.devices, [&](const Device* device) { return uuid_of_device(device->id) == shared.uuid; }));
+  const auto threads = share.share ? share.share->threads : 100 / shares;
+  // A limit that was set cannot be taken back: the whole memory is none.
+  auto memory = shared.memory.value >> 20;
+  if (share.has_memory_limit)
+    memory = share.share ? part_of(shared.memory, share.share->memory) : (shared.memory.value / shares) >> 20;
+  return {std::max(threads, 1u), memory};
+}
+
+void set_namespaces(DaemonSpec& spec, const Group& group) {
+  spec.protocol = kProtocolWithNamespaces;
+  spec.visible_devices.clear();
+  spec.memory_limits.clear();
+  for (const Device* device : group.devices) {
+    const auto uuid = uuid_of_device(device->id);
+    const auto shared = std::ranges::find(spec.devices, uuid, &SharedDevice::uuid);
+    spec.namespaces.push_back({namespace_name(device->id), uuid, default_limits(*device, *shared, group)});
+  }
+}
+
 DaemonSpec spec_of(const std::string& name, const Group& group, const inventory::Snapshot& snapshot) {
   DaemonSpec spec;
   spec.name = name;
@@ -80,13 +103,42 @@ DaemonSpec spec_of(const std::string& name, const Group& group, const inventory:
     for (const auto& device : spec.devices) spec.visible_devices.push_back(device.uuid);
   }
   set_limits(spec, group);
+  if (group.may_have_namespaces) set_namespaces(spec, group);
   return spec;
+}
+
+bool has_branch_with_namespaces(const std::string& version) {
+  const auto branch = text::parse_unsigned(std::string_view(version).substr(0, version.find('.')));
+  return branch && *branch >= kFirstBranchWithNamespaces;
 }
 
 }  // namespace
 
+std::string namespace_name(const DeviceId& share) {
+  constexpr std::size_t kDigits = 16;
+  const auto uuid = uuid_of_device(share).str();
+  std::string name;
+  for (const char c : text::lower(uuid.substr(uuid.find('-') + 1))) {
+    if (((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z')) && name.size() < kDigits) name += c;
+  }
+  const auto replica = share.str().rfind("::");
+  return name + "_" + (replica == std::string::npos ? "whole" : share.str().substr(replica + 2));
+}
+
+std::string why_no_namespaces(const inventory::Snapshot& snapshot, const config::Config& config,
+                              const std::string& program_problem) {
+  if (!config.gpulet.fraction.driver_limits)
+    return "gpulet.fraction.driverLimits is false: no hook asks for a container's limits";
+  if (!config.gpulet.mps.manage) return "gpulet.mps.manage is false: another program runs the daemons";
+  const auto& version = snapshot.driver.version;
+  if (!has_branch_with_namespaces(version))
+    return "the driver is " + (version.empty() ? "not known" : version) + ": MPS protocol 3 needs " +
+           std::to_string(kFirstBranchWithNamespaces) + " or later";
+  return program_problem;
+}
+
 std::vector<DaemonSpec> plan_daemons(const std::vector<Resource>& resources,
-                                     const inventory::Snapshot& snapshot) {
+                                     const inventory::Snapshot& snapshot, bool has_namespaces) {
   std::map<std::string, Group> groups;
   for (const auto& resource : resources) {
     if (resource.sharing != config::SharingStrategy::kMps) continue;
@@ -97,6 +149,8 @@ std::vector<DaemonSpec> plan_daemons(const std::vector<Resource>& resources,
       auto& group = groups[device.mig ? name + "/" + uuid_of_device(device.id).str() : name];
       group.resources.insert(resource.name);
       group.devices.push_back(&device);
+      group.may_have_namespaces =
+          group.may_have_namespaces && has_namespaces && resource.is_mps_by_rule && !device.mig;
     }
   }
   std::vector<DaemonSpec> specs;
@@ -114,9 +168,40 @@ const DaemonSpec* find_daemon_spec(std::span<const DaemonSpec> specs, const Reso
   return found == specs.end() ? nullptr : &*found;
 }
 
+std::optional<HeldNamespace> find_namespace(const DaemonSpec& spec, std::span<const DeviceId> ids) {
+  std::optional<HeldNamespace> found;
+  std::map<DeviceUuid, HeldNamespace> by_gpu;
+  for (const auto& space : spec.namespaces) {
+    if (std::ranges::none_of(ids, [&](const DeviceId& id) { return namespace_name(id) == space.name; }))
+      continue;
+    if (!found) found = HeldNamespace{space.name, {0, 0}, 0};
+    auto& sum = by_gpu[space.device];
+    sum.limits.threads = (sum.shares++ == 0 ? 0 : sum.limits.threads) + space.limits.threads;
+    sum.limits.mebibytes += space.limits.mebibytes;
+  }
+  for (const auto& [gpu, sum] : by_gpu) {
+    const auto shared = std::ranges::find(spec.devices, gpu, &SharedDevice::uuid);
+    const auto whole = shared == spec.devices.end() ? 0 : shared->memory.value >> 20;
+    found->shares = std::max(found->shares, sum.shares);
+    found->limits.threads = std::max(found->limits.threads, std::min(sum.limits.threads, 100u));
+    found->limits.mebibytes = std::max(found->limits.mebibytes, std::min(sum.limits.mebibytes, whole));
+  }
+  return found;
+}
+
+std::string client_pipe_directory(const std::string& root, const DaemonSpec& spec,
+                                  std::span<const Device> held) {
+  std::vector<DeviceId> ids;
+  for (const auto& device : held) ids.push_back(device.id);
+  const auto found = find_namespace(spec, ids);
+  const auto pipes = pipe_directory(root, spec.name);
+  return found ? pipes + "/" + std::string(kServerName) + "/" + found->name : pipes;
+}
+
 std::map<std::string, std::string> client_environment(const DaemonSpec& spec, std::span<const Device> held) {
   std::map<std::string, std::string> environment{
-      {"CUDA_MPS_PIPE_DIRECTORY", pipe_directory(std::string(kContainerRoot), spec.name)}};
+      {"CUDA_MPS_PIPE_DIRECTORY", client_pipe_directory(std::string(kContainerRoot), spec, held)}};
+  if (spec.protocol == kProtocolWithNamespaces) return environment;
   unsigned most_threads = 0;
   std::vector<std::string> memory;
   unsigned ordinal = 0;

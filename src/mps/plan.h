@@ -5,11 +5,13 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "config/config.h"
 #include "inventory/snapshot.h"
 #include "partition/resources.h"
 
@@ -35,6 +37,29 @@ struct MemoryLimit {
   friend bool operator==(const MemoryLimit&, const MemoryLimit&) = default;
 };
 
+// Of a namespace of MPS protocol 3. They count for each client and GPU; the percentage in place of what the
+// client's own environment says.
+struct NamespaceLimits {
+  unsigned threads = 100;       // percent of the SMs
+  std::uint64_t mebibytes = 0;  // pinned memory of a process; 0: unknown, and not set
+  friend bool operator==(const NamespaceLimits&, const NamespaceLimits&) = default;
+};
+// One share's.
+struct ShareNamespace {
+  std::string name;        // namespace_name()
+  DeviceUuid device;       // of the GPU
+  NamespaceLimits limits;  // while no Pod has others
+  friend bool operator==(const ShareNamespace&, const ShareNamespace&) = default;
+};
+
+inline constexpr unsigned kProtocolWithNamespaces = 3;
+// The one server of a daemon of protocol 3.
+inline constexpr std::string_view kServerName = "gpulet";
+// "5a1b6c0d2e3f4a5b_12" for the share "GPU-5a1b6c0d-2e3f-4a5b-…::12". Of [a-z0-9_], at most 64; unique among
+// the shares of a node, and short, because the path of a socket has at most 107 characters. Source: NVIDIA,
+// "MPS v3 Namespaces".
+std::string namespace_name(const DeviceId& share);
+
 struct DaemonSpec {
   std::string name;  // its directory below the MPS root: "nvidia.com/gpu", or claim_daemon_name()
   std::vector<ResourceName> resources;
@@ -46,24 +71,44 @@ struct DaemonSpec {
   std::vector<MemoryLimit>
       memory_limits;  // by device; none for one of unknown memory, or without a limit by its rule
   unsigned thread_percentage = 100;
+  unsigned protocol = 2;
+  // With protocol 3 only, in the order of the shares; the daemon has then neither visible_devices nor
+  // memory_limits.
+  std::vector<ShareNamespace> namespaces{};
   friend bool operator==(const DaemonSpec&, const DaemonSpec&) = default;
 };
+
+// Why the shares of partition rules have no namespaces of protocol 3, and so no Pod's nvidia.com/gpucores is
+// held; one line, empty: they have. `program_problem`: why the control program has no protocol 3; empty: it
+// has, or is not asked yet.
+std::string why_no_namespaces(const inventory::Snapshot& snapshot, const config::Config& config,
+                              const std::string& program_problem);
 
 // The daemons, by name. Limits: memory and threads divided by the shares of a device, rounded down,
 // as in NVIDIA's plugin. If shares differ in size, the daemon gets the limits of the largest, and
 // each client its own in its environment. A MIG device has its own daemon, "<name>/<UUID>", because
-// a CUDA process uses only one.
+// a CUDA process uses only one. `has_namespaces`: daemons whose shares are all of partition rules, on GPUs
+// without MIG, use protocol 3. Shares of `sharing.mps` are those of NVIDIA's plugin and keep its protocol 2.
 std::vector<DaemonSpec> plan_daemons(const std::vector<partition::Resource>& resources,
-                                     const inventory::Snapshot& snapshot);
+                                     const inventory::Snapshot& snapshot, bool has_namespaces = false);
 
 // The daemon that serves a device of `resource`; nullptr if none does.
 const DaemonSpec* find_daemon_spec(std::span<const DaemonSpec> specs, const ResourceName& resource,
                                    const DeviceId& device);
 
+// The namespace of a container that holds several shares is that of the first, by their order.
+struct HeldNamespace {
+  std::string name;
+  NamespaceLimits limits;  // the sum on the GPU of which it holds most, at most all of it
+  unsigned shares = 0;     // on that GPU
+};
+// nullopt for a daemon of protocol 2, and if no id is one of its shares.
+std::optional<HeldNamespace> find_namespace(const DaemonSpec& spec, std::span<const DeviceId> ids);
+
 // Environment of a container that holds `held`, devices of this daemon: the pipe directory and, for
 // shares by rule, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE and CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, with the
 // device numbers that the container sees. Several shares of one GPU add up, but not above the
-// daemon's own limits.
+// daemon's own limits. With protocol 3 the pipe directory is the namespace's, which has the limits.
 std::map<std::string, std::string> client_environment(const DaemonSpec& spec,
                                                       std::span<const partition::Device> held);
 
@@ -76,6 +121,10 @@ bool is_claim_daemon(std::string_view name);
 std::vector<DaemonSpec> without_held_devices(std::vector<DaemonSpec> specs, std::span<const DaemonSpec> held);
 // The first of `specs` that serves the device; nullptr if none does.
 const DaemonSpec* find_daemon_of(std::span<const DaemonSpec> specs, const DeviceUuid& device);
+
+// What such a container gets of the pipe directory: all of it with protocol 2, and its namespace's with 3.
+std::string client_pipe_directory(const std::string& root, const DaemonSpec& spec,
+                                  std::span<const partition::Device> held);
 
 // Paths below an MPS root.
 std::string pipe_directory(const std::string& root, const std::string& name);

@@ -208,5 +208,95 @@ TEST(MpsPlan, PlansADaemonForEachMigDevice) {
   EXPECT_EQ(find_daemon_spec(specs, resource.name, DeviceId("MIG-1::1")), &specs[1]);
 }
 
+Resource shared_by_rule(const std::string& name, std::vector<std::size_t> gpus, unsigned replicas) {
+  auto made = mps(name, std::move(gpus), replicas);
+  made.is_mps_by_rule = true;
+  return made;
+}
+
+TEST(MpsPlan, NamesNamespacesBySharesOfTheGpu) {
+  EXPECT_EQ(namespace_name(DeviceId("GPU-5A1b6c0d-2e3f-4a5b-8c9d-0e1f2a3b4c5d::12")), "5a1b6c0d2e3f4a5b_12");
+  EXPECT_EQ(namespace_name(DeviceId("GPU-0::3")), "0_3");
+}
+
+TEST(MpsPlan, SharesOfARuleHaveNamespaces) {
+  const auto specs = plan_daemons({shared_by_rule("nvidia.com/gpu", {0, 1}, 4)}, two_gpu_node(2), true);
+  ASSERT_EQ(specs.size(), 1u);
+  const auto& spec = specs[0];
+  EXPECT_EQ(spec.protocol, kProtocolWithNamespaces);
+  EXPECT_TRUE(spec.visible_devices.empty());
+  EXPECT_TRUE(spec.memory_limits.empty());
+  ASSERT_EQ(spec.namespaces.size(), 8u);
+  EXPECT_EQ(spec.namespaces[5].name, "1_1");
+  EXPECT_EQ(spec.namespaces[5].device.str(), "GPU-1");
+  EXPECT_EQ(spec.namespaces[5].limits.threads, 25u);
+  const std::uint64_t whole = two_gpu_node(2).gpus[1].memory.value >> 20;
+  EXPECT_EQ(spec.namespaces[5].limits.mebibytes, whole / 4);
+  auto unlimited = shared_by_rule("nvidia.com/gpu", {0}, 2);
+  for (auto& device : unlimited.devices) device.has_memory_limit = false;
+  EXPECT_EQ(plan_daemons({unlimited}, two_gpu_node(1), true)[0].namespaces[0].limits.mebibytes, whole);
+  auto sized = shared_by_rule("nvidia.com/gpu", {0}, 2);
+  sized.devices[0].share = config::MpsShare{60, 30};
+  sized.devices[1].share = config::MpsShare{40, 70};
+  EXPECT_EQ(plan_daemons({sized}, two_gpu_node(1), true)[0].namespaces[1].limits,
+            (NamespaceLimits{70, whole * 40 / 100}));
+}
+
+// NVIDIA's own form stays what it is, and MIG has no protocol 3.
+TEST(MpsPlan, OthersKeepProtocol2) {
+  const auto protocol = [](const Resource& resource, bool has_namespaces) {
+    const auto spec = plan_daemons({resource}, two_gpu_node(2), has_namespaces).at(0);
+    EXPECT_EQ(spec.namespaces.empty(), spec.protocol == 2u);
+    return spec.protocol;
+  };
+  EXPECT_EQ(protocol(mps("nvidia.com/gpu", {0, 1}, 4), true), 2u);
+  EXPECT_EQ(protocol(shared_by_rule("nvidia.com/gpu", {0, 1}, 4), false), 2u);
+  EXPECT_EQ(protocol(shared_by_rule("nvidia.com/gpu", {0, 1}, 4), true), 3u);
+  auto both = mps("nvidia.com/gpu.b", {1}, 2);
+  both.mps_daemon = "nvidia.com/gpu";
+  EXPECT_EQ(plan_daemons({shared_by_rule("nvidia.com/gpu", {0}, 2), both}, two_gpu_node(2), true)[0].protocol,
+            2u);
+}
+
+TEST(MpsPlan, AContainerGetsTheDirectoryOfItsFirstShare) {
+  const auto resource = shared_by_rule("nvidia.com/gpu", {0, 1}, 4);
+  const auto spec = plan_daemons({resource}, two_gpu_node(2), true).at(0);
+  const std::vector<Device> held{resource.devices[6], resource.devices[2], resource.devices[1]};
+  EXPECT_EQ(client_environment(spec, held),
+            (std::map<std::string, std::string>{
+                {"CUDA_MPS_PIPE_DIRECTORY", "/mps/nvidia.com/gpu/pipe/gpulet/0_1"}}));
+  EXPECT_EQ(client_pipe_directory("/run/mps", spec, held), "/run/mps/nvidia.com/gpu/pipe/gpulet/0_1");
+  const auto found = find_namespace(spec, std::vector{held[0].id, held[1].id, held[2].id});
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->name, "0_1");
+  EXPECT_EQ(found->shares, 2u) << "of GPU 0";
+  EXPECT_EQ(found->limits.threads, 50u);
+  EXPECT_EQ(found->limits.mebibytes, 2 * spec.namespaces[0].limits.mebibytes);
+  EXPECT_FALSE(find_namespace(spec, std::vector{DeviceId("GPU-7::0"), DeviceId("GPU-0")}));
+  std::vector<DeviceId> all;
+  for (const auto& device : resource.devices) all.push_back(device.id);
+  EXPECT_EQ(find_namespace(spec, all)->limits.threads, 100u);
+}
+
+TEST(MpsPlan, SaysWhyThereAreNoNamespaces) {
+  auto snapshot = two_gpu_node(1);
+  config::Config config;
+  const auto why = [&](const std::string& problem = {}) {
+    return why_no_namespaces(snapshot, config, problem);
+  };
+  EXPECT_NE(why().find("driverLimits is false"), std::string::npos);
+  config.gpulet.fraction.driver_limits = true;
+  for (const auto& [version, text] :
+       {std::pair{"595.91.07", "the driver is 595.91.07: "}, {"", "not known"}}) {
+    snapshot.driver.version = version;
+    EXPECT_NE(why().find(text), std::string::npos) << why();
+  }
+  snapshot.driver.version = "615.71.09";
+  EXPECT_EQ(why(), "");
+  EXPECT_EQ(why("no help"), "no help");
+  config.gpulet.mps.manage = false;
+  EXPECT_NE(why().find("gpulet.mps.manage"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace gpulet::mps

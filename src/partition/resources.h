@@ -42,6 +42,7 @@ struct Resource {
   // of several sizes of one rule have in common. Empty without MPS.
   std::string mps_daemon;
   std::vector<Device> devices;  // by (GPU, MIG device, replica); stable across restarts and unrelated changes
+  bool is_mps_by_rule = false;  // shared by MPS as a partition rule says, not `sharing.mps`
   friend bool operator==(const Resource&, const Resource&) = default;
 };
 

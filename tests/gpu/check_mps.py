@@ -52,6 +52,32 @@ def check_agent_mps(report, machine, allowed):
         same(compute_mode(machine), 0, f"compute mode after `gpulet cleanup`, which says: {said}")
 
 
+def check_namespaces(report, machine):
+    """Protocol 3: a namespace's percentage stands in place of the client's own. Not run before the first driver of branch 615."""
+    with report.check("MPS protocol 3: a namespace, its limits as read back, and a client that asks for more"):
+        with nvml.Nvml(machine.library) as library:
+            version = library.text("nvmlSystemGetDriverVersion")
+        if int(version.split(".")[0]) < 615:
+            raise Skip(f"MPS protocol 3 needs driver 615 or later; this is {version}")
+        daemon = NamespaceDaemon(machine, machine.mps_control())
+        try:
+            daemon.start()
+            daemon.ask("namespace", "create", "a", "--server=s")
+            daemon.ask("namespace", "set", "a", "--server=s", "--active-thread-percentage=30", "--pinned-memory-limit=1024M")
+            shown = [daemon.ask("namespace", "get", "a", "s", field) for field in ("active-thread-percentage", "pinned-memory-limit")]
+            report.figure("mps.namespace", shown)
+            same(float(shown[0]), 30.0, "percent of the namespace")
+            client = machine.mps_client(daemon.pipe / "s" / "a", {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100"})
+            found = client.line()
+            client.stop()
+            report.figure("mps.namespace_client", {key: value for key, value in found.items() if key != "pid"})
+            between(found["got_mib"], 1024 * 0.2, 1024, "MiB of a client of a namespace of 1024")
+            same(found.get("threads", 30.0), 30.0, "percent of a client that asks for 100")
+            report.figure("mps.absent_gpu", daemon.absent_gpu())
+        finally:
+            daemon.quit()
+
+
 def cleanup(machine, root):
     place = machine.directory / "cleanup"
     flags = [word for name in ("cdi-spec-dir", "cdi-hook-dir", "state-dir", "run-dir", "kubelet-dir")
@@ -120,3 +146,34 @@ class MpsDaemon:
         if self.process is None:
             raise Skip("no daemon was started")
         return self.process.poll() is None
+
+
+class NamespaceDaemon:
+    """A daemon of protocol 3 with the server `s`."""
+    def __init__(self, machine, control):
+        self.machine, self.control = machine, control
+        own = pathlib.Path(tempfile.mkdtemp(prefix="mps3-", dir=machine.directory))
+        self.pipe = own / "pipe"
+        self.env = {"CUDA_MPS_PIPE_DIRECTORY": str(self.pipe), "CUDA_MPS_LOG_DIRECTORY": str(own / "log")}
+
+    def ask(self, *words, check=True):
+        return run(self.control, *words, env=self.env, check=check).stdout.strip()
+
+    def start(self):
+        (self.pipe.parent / "log").mkdir()
+        self.pipe.mkdir()
+        self.machine.keep(self)
+        self.ask("-d", "-p", "3", "-m")
+        self.ask("server", "create", "s", "--uid=0")
+        wait_until(lambda: self.ask("server", "get", "s", "status") == "Ready", 10, "the server is ready", 0.1)
+
+    def absent_gpu(self):
+        """What says that a server's GPU is absent: nothing, as NVIDIA Dynamo found."""
+        said = self.ask("server", "create", "absent", "--uid=0", "--allowed-devices=GPU-00000000-0000-0000-0000-000000000000", check=False)
+        wait_until(lambda: "absent" not in self.ask("server", "list", "--format=csv,noheader"), 10, "the server has vanished", 0.1)
+        return said
+
+    def quit(self):
+        self.ask("-q", check=False)
+
+    stop = quit

@@ -62,6 +62,7 @@ def sections(arguments):
         "faults": check_faults.check_faults,
         # Last of those of the simulated driver: it takes another version.
         "limits": check_limits.check_limits,
+        "namespaces": check_mps.check_namespaces,
         "kubernetes": check_cluster.check_cluster,
         "changes": lambda report, machine: check_changes(report, arguments.allow_changes),
     }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "sim/mps/daemon.h"
 #include "tests/sim/limited_pods.h"
 #include "tests/sim/node_fixture.h"
 
@@ -41,11 +42,22 @@ class LimitTest : public NodeTest {
   std::string limit_dir() { return sim_node().directory() + "/limits"; }
   // `sharing`: "timeSlicing" or "mps", of `resources`.
   void write_limit_config(const std::string& sharing, const std::string& resources) {
-    write_config("version: v1\nflags: {mpsRoot: " + sim_node().mps_root() +
-                 ", plugin: {deviceListStrategy: [cdi-cri], passDeviceSpecs: false}}\nsharing: {" + sharing +
-                 ": {resources: [" + resources + "]}}\ngpulet: {cdi: {hookDir: " + sim_node().directory() +
-                 "/hooks}, fraction: {driverLimits: true, onExceeded: kill, limitDir: " + limit_dir() +
-                 "}}\n");
+    write_limiting("sharing: {" + sharing + ": {resources: [" + resources + "]}}\n", "");
+  }
+  // By a rule: four shares of GPU 0 by MPS, with namespaces.
+  void write_rule_config(const std::string& resource) {
+    write_limiting("", ", partition: [{devices: [0], mps: {replicas: 4, name: " + resource + "}}]");
+  }
+  // As on the node's host, to the MPS daemon of a resource. Its answer, or why there is none.
+  std::string ask_mps(const std::string& daemon, const std::vector<std::string>& arguments) {
+    const auto answer = sim::mps::send_arguments(sim_node().mps_root() + "/" + daemon + "/pipe", arguments);
+    if (!answer) return answer.error().full_message();
+    return (answer->code == 0 ? "" : "refused: ") + answer->text;
+  }
+  // What a client gets that connects in a pipe directory and asks for `threads` percent.
+  static std::string client_limits(const std::string& pipe_directory, const std::string& threads) {
+    const auto client = sim::mps::attach_client(pipe_directory, threads, "");
+    return client ? client->limits_text : client.error().full_message();
   }
   // Waits until `count` shares are allocatable.
   void start_limiting_agent(const std::string& resource, std::size_t count) {
@@ -56,11 +68,12 @@ class LimitTest : public NodeTest {
                  .launcher = cgroup_launcher()});
     ASSERT_TRUE(becomes_allocatable(count, resource)) << agent_log();
   }
-  void admit_to_team(const std::string& name, const std::string& uid,
-                     std::vector<sim::ContainerRequest> containers) {
-    const auto grant = sim_kubelet().admit_pod(
+  sim::PodGrant admit_to_team(const std::string& name, const std::string& uid,
+                              std::vector<sim::ContainerRequest> containers) {
+    auto grant = sim_kubelet().admit_pod(
         {.name_space = "team", .name = name, .uid = uid, .containers = std::move(containers)});
-    ASSERT_TRUE(grant) << grant.error().full_message();
+    EXPECT_TRUE(grant) << grant.error().full_message();
+    return grant ? std::move(*grant) : sim::PodGrant{};
   }
 
   // A container whose hook has not run.
@@ -109,6 +122,15 @@ class LimitTest : public NodeTest {
 
   std::unique_ptr<LimitedPods> pods_;
   std::vector<std::unique_ptr<TestContainer>> containers_;
+
+ private:
+  void write_limiting(const std::string& sharing, const std::string& settings) {
+    write_config("version: v1\nflags: {mpsRoot: " + sim_node().mps_root() +
+                 ", plugin: {deviceListStrategy: [cdi-cri], passDeviceSpecs: false}}\n" + sharing +
+                 "gpulet: {cdi: {hookDir: " + sim_node().directory() +
+                 "/hooks}, fraction: {driverLimits: true, onExceeded: kill, limitDir: " + limit_dir() + "}" +
+                 settings + "}\n");
+  }
 };
 
 }  // namespace gpulet::tests

@@ -2,16 +2,21 @@
 //
 //   nvidia-cuda-mps-control -d | -f     the daemon, in the background or in the foreground
 //   nvidia-cuda-mps-control [-v]        commands from standard input to the daemon of CUDA_MPS_PIPE_DIRECTORY
+//   nvidia-cuda-mps-control -d -p 3 [-m], MODULE VERB …, -q
+//                                       protocol 3, from branch 615 of the driver on
 #include <fcntl.h>
 #include <limits.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <string>
+#include <vector>
 
 #include "sim/mps/daemon.h"
+#include "sim/state/driver_branch.h"
 #include "sim/state/state.h"
 
 namespace gpulet::sim::mps {
@@ -89,8 +94,45 @@ int run_interactive() {
   return 0;
 }
 
+int print_usage() {
+  std::fprintf(stderr, "usage: nvidia-cuda-mps-control [-d | -f | -v]\n");
+  return 1;
+}
+
+bool has_protocol_3() {
+  auto state = StateFile::open_state(state_path());
+  return state && driver_branch(*state->lock_for_read()) >= kBranch615;
+}
+
+int run_arguments(const std::vector<std::string>& arguments) {
+  const auto answer = send_arguments(read_options(false).pipe_directory, arguments);
+  if (!answer) return print_error(answer.error());
+  std::fputs(answer->text.c_str(), answer->code == 0 ? stdout : stderr);
+  return answer->code;
+}
+
+// `arguments` without "-p N". Help is answered without a daemon.
+int run_protocol_3(const std::vector<std::string>& arguments, bool is_chosen) {
+  const bool is_daemon = !arguments.empty() && (arguments[0] == "-d" || arguments[0] == "-f");
+  if (!is_daemon) {
+    const bool is_help = arguments.size() == 2 && (arguments[1] == "help" || arguments[1] == "--help");
+    if (!is_help) return run_arguments(arguments);
+    const auto answer = NamespaceControl({}, {}, false, {}).execute_command(0, arguments);
+    std::fputs(answer.text.c_str(), stdout);
+    return answer.code;
+  }
+  auto options = read_options(arguments[0] == "-f");
+  options.is_multi_user = arguments.size() == 2 && arguments[1] == "-m";
+  if (!is_chosen || (arguments.size() != 1 && !options.is_multi_user)) return print_usage();
+  options.protocol = 3;
+  if (arguments[0] == "-d") return start_in_background(options);
+  const auto served = run_daemon(options, [] {});
+  return served ? 0 : print_error(served.error());
+}
+
 int run_control_program(int argc, char** argv) {
-  const std::string option = argc > 1 ? argv[1] : "";
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  const std::string option = arguments.empty() ? "" : arguments[0];
   if (option.empty()) return run_interactive();
   if (option == "-v") {
     std::puts("CUDA MPS Control binary version: simulated");
@@ -101,8 +143,12 @@ int run_control_program(int argc, char** argv) {
     return served ? 0 : print_error(served.error());
   }
   if (argc == 2 && option == "-d") return start_in_background(read_options(false));
-  std::fprintf(stderr, "usage: nvidia-cuda-mps-control [-d | -f | -v]\n");
-  return 1;
+  if (!has_protocol_3()) return print_usage();
+  const auto chosen = std::ranges::find(arguments, "-p");
+  const bool is_chosen = chosen != arguments.end();
+  if (is_chosen && (chosen + 1 == arguments.end() || chosen[1] != "3")) return print_usage();
+  if (is_chosen) arguments.erase(chosen, chosen + 2);
+  return run_protocol_3(arguments, is_chosen);
 }
 
 }  // namespace

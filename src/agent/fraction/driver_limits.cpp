@@ -95,6 +95,7 @@ LimitPorts DriverLimits::service_ports() {
       .counts_for_ancestors = [this](const DeviceUuid& gpu) { return !dmem_mount_of(gpu).empty(); },
       .set_pod_limit = [this](const DeviceUuid& gpu, const std::string& cgroup, Bytes limit,
                               LimitPorts::Done done) { set_pod_limit(gpu, cgroup, limit, std::move(done)); },
+      .hold_compute = ports_.hold_compute,
   };
 }
 

@@ -18,6 +18,7 @@ struct DriverLimitPorts {
   // Null while there is none: then the Pods' requests are not known.
   std::function<MemoryLedger*()> ledger;
   std::function<void(const EvictionEvent&)> notify;
+  decltype(LimitPorts::hold_compute) hold_compute = {};
 };
 
 // Loop's thread only.

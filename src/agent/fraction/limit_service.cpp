@@ -1,6 +1,7 @@
 #include "agent/fraction/limit_service.h"
 
 #include <iterator>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -86,8 +87,25 @@ void LimitService::resolve_pending(const std::string& id, const Status& result) 
     return refuse_pending(id, limits.pod, {Code::kInvalidArgument, limits.reason});
   auto resolved = std::move(pending);
   pending_.erase(id);
+  if (ports_.hold_compute) return hold_compute(std::move(resolved), limits);
   if (limits.limits.empty()) return resolved.done({});
   begin_setting(std::move(resolved), limits);
+}
+
+void LimitService::hold_compute(Pending pending, const ContainerLimits& limits) {
+  const auto within = pending.until - ports_.loop.now();
+  const auto waiting = std::make_shared<Pending>(std::move(pending));
+  ports_.hold_compute(limits, within, [this, waiting, limits, alive = lifetime_.watch()](const Status& held) {
+    if (!alive) return;
+    if (!held) {
+      ports_.notify({limits.pod, kComputeRefusedReason,
+                     "container " + waiting->request.container +
+                         " does not start without its compute limit: " + held.error().full_message()});
+      return waiting->done(held);
+    }
+    if (limits.limits.empty()) return waiting->done({});
+    begin_setting(std::move(*waiting), limits);
+  });
 }
 
 void LimitService::on_pods_read(const Status& result) {

@@ -40,6 +40,7 @@ inline constexpr std::size_t kMaxPendingLimits = 64;
 // Reasons of the events about Pods.
 inline constexpr const char* kLimitRefusedReason = "GpuMemoryLimitFailed";
 inline constexpr const char* kLimitLostReason = "GpuMemoryLimitLost";
+inline constexpr const char* kComputeRefusedReason = "GpuComputeLimitFailed";
 
 struct LimitPorts {
   using Done = std::function<void(const Status&)>;
@@ -62,6 +63,8 @@ struct LimitPorts {
   std::function<bool(const DeviceUuid&)> counts_for_ancestors;
   // set_pod_memory_limit() (agent/driver/memory_limits.h).
   std::function<void(const DeviceUuid&, const std::string& cgroup, Bytes, Done done)> set_pod_limit;
+  // ComputeLimits::hold_compute(), before the memory limits; empty: there are no compute limits.
+  std::function<void(const ContainerLimits&, Duration within, Done done)> hold_compute = {};
 };
 
 // Loop's thread only.
@@ -118,6 +121,7 @@ class LimitService {
   void load_records();
   void resolve_pending(const std::string& id, const Status& result);
   void refuse_pending(const std::string& id, const PodRef& pod, const Error& why);
+  void hold_compute(Pending pending, const ContainerLimits& limits);
   void begin_setting(Pending pending, const ContainerLimits& limits);
   void set_next(const std::string& id, std::size_t index);
   void set_own(const std::string& id, std::size_t index);

@@ -101,6 +101,15 @@ class LimitServiceTest : public testing::Test {
                 done({});
               });
             },
+        .hold_compute =
+            [this](const ContainerLimits& container, Duration within, LimitPorts::Done done) {
+              EXPECT_GT(within, Duration::zero());
+              if (container.compute_thousandths == 0) return done({});
+              calls.push_back("compute " + std::to_string(container.compute_thousandths));
+              run_driver([this, done = std::move(done)] {
+                done(compute_error ? Status(fail(*compute_error)) : Status{});
+              });
+            },
     };
   }
   void run_driver(std::function<void()> call) {
@@ -137,7 +146,7 @@ class LimitServiceTest : public testing::Test {
   std::set<std::string> alive;
   std::map<std::string, std::function<void()>> watches;
   std::map<DeviceUuid, Error> set_errors;
-  std::optional<Error> clear_error;
+  std::optional<Error> clear_error, compute_error;
   bool is_driver_hanging = false;
   std::vector<std::function<void()>> waiting;
   std::map<std::pair<DeviceUuid, std::string>, Bytes> in_force;
@@ -176,6 +185,26 @@ TEST_F(LimitServiceTest, WithoutARequestThereIsNoLimit) {
   EXPECT_THAT(answers, ElementsAre("yes"));
   EXPECT_THAT(calls, IsEmpty());
   EXPECT_EQ(records(), 0u);
+}
+
+TEST_F(LimitServiceTest, ComputeComesBeforeMemoryAndIsRefusedAlike) {
+  limits.compute_thousandths = 300;
+  ask(add_container(kFirstId));
+  EXPECT_THAT(answers, ElementsAre("yes"));
+  EXPECT_THAT(calls, ElementsAre("compute 300", "set GPU-0 /cgroup/1 1024", "set GPU-1 /cgroup/1 2048"));
+  calls.clear();
+  compute_error = Error(Code::kUnavailable, "answers '25.00'");
+  ask(add_container(kSecondId));
+  EXPECT_THAT(answers.back(), HasSubstr("answers '25.00'"));
+  EXPECT_THAT(calls, ElementsAre("compute 300"));
+  EXPECT_EQ(records(), 1u);
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].reason, kComputeRefusedReason);
+  EXPECT_THAT(events[0].message, HasSubstr("main does not start without its compute limit: answers"));
+  limits.limits.clear();
+  ask(add_container(kSecondId));
+  EXPECT_EQ(answers.size(), 3u) << "without a memory limit too";
+  EXPECT_THAT(answers.back(), HasSubstr("answers '25.00'"));
 }
 
 TEST_F(LimitServiceTest, RefusesWhatTheKernelDoesNotConfirm) {

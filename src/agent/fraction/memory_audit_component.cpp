@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "agent/driver/nvml_adapters.h"
+#include "agent/fraction/compute_limits.h"
 #include "agent/fraction/container_processes.h"
 #include "agent/fraction/driver_limits.h"
 #include "agent/fraction/memory_auditor.h"
@@ -19,7 +20,8 @@ namespace {
 
 class MemoryAuditComponent final : public Component {
  public:
-  explicit MemoryAuditComponent(Node& node) : node_(node), limits_(node, make_limit_ports()) {}
+  MemoryAuditComponent(Node& node, MpsController& mps)
+      : node_(node), mps_(mps), compute_(make_compute_ports()), limits_(node, make_limit_ports()) {}
 
   void apply_config() override { follow_config(); }
   // Requests in progress end with the clients of the driver and the kubelet. Containers that wait for a limit
@@ -107,7 +109,26 @@ class MemoryAuditComponent final : public Component {
         .is_shared_by_mps = [this](const ResourceName& resource) { return is_shared_by_mps(resource); },
         .limit_means = [this](const LedgerEntry& entry,
                               const DeviceUuid& gpu) { return limit_means(entry, gpu); },
+        .end_clients =
+            [this](const DeviceUuid& gpu, const std::vector<unsigned>& pids, std::function<void()> done) {
+              auto* daemon = mps_.find_daemon(gpu);
+              if (daemon != nullptr) daemon->end_clients(pids, std::move(done));
+              return daemon != nullptr;
+            },
     };
+  }
+
+  ComputePorts make_compute_ports() {
+    return {.loop = node_.loop,
+            .specs = [this] { return mps_.resource_specs(); },
+            .set_namespace =
+                [this](const NamespaceSetting& setting, ComputePorts::Done done) {
+                  if (auto* daemon = mps_.find_daemon(setting.gpu))
+                    return daemon->set_namespace(setting.name, setting.limits, std::move(done));
+                  node_.loop.post([done = std::move(done)] {
+                    done(fail(Code::kUnavailable, "its MPS control daemon does not run"));
+                  });
+                }};
   }
 
   DriverLimitPorts make_limit_ports() {
@@ -115,6 +136,10 @@ class MemoryAuditComponent final : public Component {
             .notify =
                 [this](const EvictionEvent& event) {
                   if (events_) send_eviction_event(*events_, "memory limit", event);
+                },
+            .hold_compute =
+                [this](const ContainerLimits& container, Duration within, ComputePorts::Done done) {
+                  compute_.hold_compute(container, within, std::move(done));
                 }};
   }
 
@@ -146,6 +171,9 @@ class MemoryAuditComponent final : public Component {
     const auto grade = fraction::grade_of_node(means);
     node_limit_ = MemoryLimitStatus{.grade = std::string(fraction::limit_grade_name(grade.grade))};
     for (const auto& reason : grade.reasons) node_limit_->reasons.push_back(reason.reason);
+    if (std::ranges::any_of(resources, &partition::Resource::is_mps_by_rule))
+      node_limit_->no_compute_limit =
+          mps::why_no_namespaces(*snapshot, node_.config, mps_.program_problem(snapshot->driver.version));
   }
 
   // Nothing, which is the grade none, while the GPU is not offered as that resource. Of the driver only what
@@ -181,19 +209,21 @@ class MemoryAuditComponent final : public Component {
   }
 
   Node& node_;
+  MpsController& mps_;
   bool is_attached_ = false;  // to the driver and the kubelet
   std::unique_ptr<k8s::ObjectReader> reader_;
   std::unique_ptr<k8s::EventRecorder> events_;
   inventory::SnapshotPtr snapshot_;  // as passed on
   std::optional<MemoryAuditor> auditor_;
   std::optional<MemoryLimitStatus> node_limit_;  // without containers; nullopt: the node wants no limits
-  DriverLimits limits_;                          // asks the auditor's ledger
+  ComputeLimits compute_;
+  DriverLimits limits_;  // asks the auditor's ledger
 };
 
 }  // namespace
 
-std::unique_ptr<Component> make_memory_audit_component(Node& node) {
-  return std::make_unique<MemoryAuditComponent>(node);
+std::unique_ptr<Component> make_memory_audit_component(Node& node, MpsController& mps) {
+  return std::make_unique<MemoryAuditComponent>(node, mps);
 }
 
 }  // namespace gpulet::agent

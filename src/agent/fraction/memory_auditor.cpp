@@ -231,12 +231,57 @@ bool MemoryAuditor::are_still_of(const DeviceUuid& gpu, const fraction::MemoryUs
 
 void MemoryAuditor::act_on(const DeviceUuid& gpu, const LedgerEntry& entry, const fraction::MemoryUse& use,
                            bool is_first) {
-  // A killed client of MPS may take others with it. Memory of no process is kept by one that is not on the
-  // GPU.
-  const bool cannot_kill = use.pids.empty() || ports_.is_shared_by_mps(entry.resource);
-  if (action_ == ExceededAction::kEvict || (action_ == ExceededAction::kKill && cannot_kill))
-    return evict_pod(entry, describe_use(gpu, entry, use));
-  if (action_ == ExceededAction::kKill) kill_processes(gpu, entry, use, is_first);
+  // Memory of no process is kept by one that is not on the GPU.
+  const auto evict = [&] { evict_pod(gpu, entry, describe_use(gpu, entry, use)); };
+  if (action_ == ExceededAction::kEvict || (action_ == ExceededAction::kKill && use.pids.empty()))
+    return evict();
+  if (action_ != ExceededAction::kKill) return;
+  if (!ports_.is_shared_by_mps(entry.resource)) return kill_processes(gpu, entry, use, is_first);
+  if (!end_and_kill(gpu, entry, use, is_first)) evict();
+}
+
+bool MemoryAuditor::end_and_kill(const DeviceUuid& gpu, const LedgerEntry& entry,
+                                 const fraction::MemoryUse& use, bool is_first) {
+  const Holder holder{gpu, use.container};
+  if (ending_.contains(holder)) return true;
+  const auto pids = present_processes(holder, use.pids);
+  const auto ended = [this, holder, alive = lifetime_.watch()] {
+    if (alive) on_clients_ended(holder);
+  };
+  if (!ports_.end_clients || !ports_.end_clients(gpu, pids, ended)) return false;
+  ending_[holder] = {entry, use, is_first, ports_.loop.after(kEndClientsLimit, ended)};
+  return true;
+}
+
+void MemoryAuditor::on_clients_ended(const Holder& holder) {
+  const auto found = ending_.find(holder);
+  if (found == ending_.end()) return;
+  const auto gpu = holder.first;
+  const auto ending = std::move(found->second);
+  ending_.erase(found);
+  if (ledger_ && action_ == ExceededAction::kKill)
+    kill_processes(gpu, ending.entry, ending.use, ending.is_first);
+}
+
+// A pid may be another container's by now.
+std::vector<unsigned> MemoryAuditor::present_processes(const Holder& holder,
+                                                       const std::vector<unsigned>& pids) const {
+  std::vector<unsigned> present;
+  for (const unsigned pid : pids) {
+    const auto owner = find_owner(holder.first, ports_.cgroups(pid));
+    if (owner.entry != nullptr && owner.entry->key() == holder.second) present.push_back(pid);
+  }
+  return present;
+}
+
+void MemoryAuditor::end_clients_of(const Holder& holder) {
+  const auto audited = audited_.find(holder.first);
+  if (!ledger_ || !ports_.end_clients || audited == audited_.end()) return;
+  const auto& uses = audited->second.uses;
+  const auto use = std::ranges::find(uses, holder.second, &fraction::MemoryUse::container);
+  if (use == uses.end()) return;
+  const auto pids = present_processes(holder, use->pids);
+  if (!pids.empty()) static_cast<void>(ports_.end_clients(holder.first, pids, [] {}));
 }
 
 void MemoryAuditor::kill_processes(const DeviceUuid& gpu, const LedgerEntry& entry,
@@ -264,11 +309,14 @@ void MemoryAuditor::kill_processes(const DeviceUuid& gpu, const LedgerEntry& ent
   }
 }
 
-void MemoryAuditor::evict_pod(const LedgerEntry& entry, const std::string& text) {
+void MemoryAuditor::evict_pod(const DeviceUuid& gpu, const LedgerEntry& entry, const std::string& text) {
   auto& pending = evictions_[entry.pod];
   if (pending.eviction) return;
+  const bool has_clients = ports_.is_shared_by_mps(entry.resource);
   pending.eviction =
-      ports_.evict(entry.pod, [this, pod = entry.pod, text](const k8s::EvictionUpdate& update) {
+      ports_.evict(entry.pod, [this, pod = entry.pod, text, has_clients,
+                               holder = Holder{gpu, entry.key()}](const k8s::EvictionUpdate& update) {
+        if (has_clients && update.kind == Kind::kTerminating) end_clients_of(holder);
         on_eviction_update(pod, text, update);
       });
 }

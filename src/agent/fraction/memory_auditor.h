@@ -2,7 +2,11 @@
 // that the driver lists for each container's processes is compared with the ledger. A container above its
 // limit is told by an event at once. Another reading half a second later confirms it, and what the setting
 // gpulet.fraction.onExceeded says is done: nothing more, its processes on the GPU are killed, or its Pod is
-// evicted. Where it has no process to kill, or MPS shares the GPU, the Pod is evicted instead of a kill.
+// evicted. Where it has no process to kill, the Pod is evicted instead.
+//
+// Where MPS shares the GPU, the work of the container's clients is ended before they are killed, and when an
+// eviction has been accepted (one that is refused ends nobody). With another program's daemon the Pod is
+// evicted instead of a kill.
 //
 // A process belongs to a container by the cgroup that the kubelet and the engine made, which no container can
 // leave. It is looked up again before anything is done. Processes of unknown containers are nobody's.
@@ -18,6 +22,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "agent/fraction/memory_ledger.h"
@@ -40,6 +45,9 @@ inline constexpr Duration kConfirmationDelay = std::chrono::milliseconds(500);
 // Where the use of a GPU stays the same its processes are listed at every so many readings only: what one
 // container took, another would have to give back in the same second.
 inline constexpr unsigned kReadingsPerList = 5;
+// A client of MPS that is killed with work in flight can hang others, so its work is ended first; one whose
+// daemon takes longer is killed all the same.
+inline constexpr Duration kEndClientsLimit = std::chrono::milliseconds(500);
 // Of one GPU; further ones are nobody's.
 inline constexpr std::size_t kMaxAuditedProcesses = 4096;
 
@@ -78,11 +86,15 @@ struct MemoryAuditorPorts {
   std::function<Status(unsigned pid, const metrics::PodCgroup& expected)> kill;
   std::function<std::unique_ptr<k8s::Eviction>(const PodRef&, k8s::Eviction::UpdateCallback)> evict;
   std::function<void(const EvictionEvent&)> notify;
-  // Whether a resource is shared by MPS, where a killed client may take others with it: its Pod is evicted
-  // instead.
+  // Whether a resource is shared by MPS, where a killed client may take others with it: its work is ended
+  // first, or its Pod is evicted instead.
   std::function<bool(const ResourceName&)> is_shared_by_mps;
   // What holds a container's limit on a GPU (partition/limit_means.h).
   std::function<fraction::LimitMeans(const LedgerEntry&, const DeviceUuid&)> limit_means;
+  // mps::Daemon::end_clients() of the agent's daemon of the GPU; false, without `done`: there is none. May be
+  // empty.
+  std::function<bool(const DeviceUuid&, const std::vector<unsigned>& pids, std::function<void()> done)>
+      end_clients = {};
 };
 
 // Loop's thread only.
@@ -134,7 +146,14 @@ class MemoryAuditor {
   void act_on(const DeviceUuid& gpu, const LedgerEntry& entry, const fraction::MemoryUse& use, bool is_first);
   void kill_processes(const DeviceUuid& gpu, const LedgerEntry& entry, const fraction::MemoryUse& use,
                       bool is_first);
-  void evict_pod(const LedgerEntry& entry, const std::string& text);
+  using Holder = std::pair<DeviceUuid, fraction::ContainerKey>;
+  // Ends the work of its clients of MPS first. Whether that is possible.
+  bool end_and_kill(const DeviceUuid& gpu, const LedgerEntry& entry, const fraction::MemoryUse& use,
+                    bool is_first);
+  void on_clients_ended(const Holder& holder);
+  void end_clients_of(const Holder& holder);
+  std::vector<unsigned> present_processes(const Holder& holder, const std::vector<unsigned>& pids) const;
+  void evict_pod(const DeviceUuid& gpu, const LedgerEntry& entry, const std::string& text);
   void on_eviction_update(const PodRef& pod, const std::string& text, const k8s::EvictionUpdate& update);
   const LedgerEntry* find_entry(const DeviceUuid& gpu, const fraction::ContainerKey& container) const;
   std::string describe_use(const DeviceUuid& gpu, const LedgerEntry& entry,
@@ -154,6 +173,13 @@ class MemoryAuditor {
   };
   std::map<PodRef, PendingEviction> evictions_;  // until the Pod has gone
   std::map<fraction::ContainerKey, std::vector<fraction::GradeCap>> reported_caps_;
+  struct Ending {
+    LedgerEntry entry;
+    fraction::MemoryUse use;
+    bool is_first = false;
+    Subscription limit{};
+  };
+  std::map<Holder, Ending> ending_;  // whose clients are ended before they are killed
   metrics::MemoryAuditCounts counts_;
   Subscription timer_;
   Lifetime lifetime_;

@@ -84,6 +84,9 @@ ContainerLimits MemoryLedger::find_limits(const std::string& pod_uid, const std:
     if (is_limited) return refuse("the kubelet does not say which GPUs an init container holds");
   }
   ContainerLimits known{.state = State::kKnown, .pod = pod.facts->pod};
+  known.is_init = held == pod.containers.end();
+  if (request != pod.requests.end()) known.compute_thousandths = request->second.compute_thousandths;
+  if (!known.is_init) known.held = held->second.ids;
   if (!is_limited || held == pod.containers.end()) return known;
   if (held->second.has_unknown) return refuse("one of its GPUs is not known");
   for (const auto& [uuid, shares] : held->second.shares) {
@@ -171,6 +174,7 @@ void MemoryLedger::on_holders(const std::vector<ContainerDevices>& holders) {
         }
         one.resource = resource;
         ++one.shares[share->device];
+        one.ids[resource].push_back(id);
       }
     }
   }

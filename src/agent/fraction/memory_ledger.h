@@ -69,6 +69,10 @@ struct ContainerLimits {
   std::string reason{};                  // kRefused
   std::map<DeviceUuid, Bytes> limits{};  // kKnown, by GPU; none: it requests no memory
   std::set<DeviceUuid> unlimited{};      // kKnown: GPUs that a container of the Pod holds without a limit
+  // kKnown: what the container requests of the compute of each of its shares (compute_limits.h); 0: nothing.
+  unsigned compute_thousandths = 0;
+  bool is_init = false;  // no list of the kubelet has what it holds
+  std::map<ResourceName, std::vector<DeviceId>> held{};
 };
 
 struct MemoryLedgerPorts {
@@ -116,6 +120,7 @@ class MemoryLedger {
     ResourceName resource;                  // one of those that it holds
     std::map<DeviceUuid, unsigned> shares;  // by GPU
     bool has_unknown = false;               // a GPU that the snapshot lacks
+    std::map<ResourceName, std::vector<DeviceId>> ids{};
     friend bool operator==(const HeldContainer&, const HeldContainer&) = default;
   };
   struct HeldPod {

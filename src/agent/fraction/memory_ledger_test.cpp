@@ -72,6 +72,10 @@ TEST_F(MemoryLedgerTest, FindsTheLimitsOfAContainer) {
   refresh();
   const auto found = ledger->find_limits("uid-a", "main");
   EXPECT_EQ(found.state, State::kKnown);
+  EXPECT_FALSE(found.is_init);
+  EXPECT_EQ(found.compute_thousandths, 0u);
+  ASSERT_EQ(found.held.size(), 1u);
+  EXPECT_EQ(found.held.begin()->second, (std::vector{DeviceId("GPU-0::0"), DeviceId("GPU-0::3")}));
   EXPECT_EQ(found.pod, (PodRef{"default", "a", "uid-a"}));
   EXPECT_EQ(found.limits, (std::map<DeviceUuid, Bytes>{{DeviceUuid("GPU-0"), mebibytes(2000)}}));
   EXPECT_EQ(ledger->find_limits("uid-a", "other").state, State::kUnknown);
@@ -81,6 +85,17 @@ TEST_F(MemoryLedgerTest, FindsTheLimitsOfAContainer) {
     EXPECT_TRUE(ledger->find_limits(uid, "main").limits.empty()) << uid;
   }
   EXPECT_EQ(ledger->find_limits("uid-plain", "prepare").state, State::kKnown);
+  EXPECT_TRUE(ledger->find_limits("uid-plain", "prepare").is_init);
+}
+
+TEST_F(MemoryLedgerTest, KnowsTheRequestedCompute) {
+  add_pod("a", "", {"GPU-0::2"});
+  for (auto& container : reader.pods["default/a"].containers)
+    container.limits = {{"nvidia.com/gpu", "1"}, {"nvidia.com/gpucores", "30"}};
+  refresh();
+  for (const char* container : {"main", "prepare"})
+    EXPECT_EQ(ledger->find_limits("uid-a", container).compute_thousandths, 300u) << container;
+  EXPECT_TRUE(ledger->find_limits("uid-a", "main").limits.empty());
 }
 
 // Of all containers of the Pod that hold the GPU.

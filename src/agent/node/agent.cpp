@@ -258,9 +258,9 @@ void Agent::update_offers() {
   published_ = judged;
   if (!ports_.offers_devices) return notify_changed();
   if (ports_.gpu_offers) facts_.offers = ports_.gpu_offers(*judged, config_, facts_.labels);
-  auto built = builder_.build_offers(
-      *judged, config_,
-      {ports_.read_files(config_), facts_, ports_.mps_health, ports_.cdi_names, ports_.loads});
+  auto built = builder_.build_offers(*judged, config_,
+                                     {ports_.read_files(config_), facts_, ports_.mps_health, ports_.cdi_names,
+                                      ports_.loads, ports_.mps_program_problem});
   report_notes(built);
   withdraw_unoffered(built.offers);
   for (const auto& offer : built.offers) {

@@ -76,6 +76,8 @@ struct AgentPorts {
   // PlanInputs::mps_health and PlanInputs::cdi_names; each may be empty.
   std::function<std::map<std::string, inventory::Health>(const std::vector<mps::DaemonSpec>&)> mps_health;
   std::function<std::optional<std::set<std::string>>(const inventory::Snapshot&)> cdi_names;
+  // PlanInputs::mps_program_problem; may be empty.
+  std::function<std::string(const std::string& driver_version)> mps_program_problem = nullptr;
   // PlanInputs::loads.
   std::shared_ptr<const placement::LoadBoard> loads = nullptr;
   // Whether the node may have a GPU (may_have_gpu): asked when the driver cannot be opened. Empty: it may.

@@ -117,7 +117,7 @@ std::unique_ptr<Component> make_gpu_node_component(Node& node, NodePages& pages)
 // Offers the GPUs by claims of Dynamic Resource Allocation (gpulet.dra).
 std::unique_ptr<Component> make_claim_component(Node& node, MpsController& mps);
 // Holds the memory limits of containers on shared GPUs (gpulet.fraction).
-std::unique_ptr<Component> make_memory_audit_component(Node& node);
+std::unique_ptr<Component> make_memory_audit_component(Node& node, MpsController& mps);
 // Asks Pods to leave hot GPUs, by the samples of `pages`. Both must be started before it.
 std::unique_ptr<Component> make_rebalance_component(Node& node, RemediationComponent& remediation,
                                                     NodePages& pages);

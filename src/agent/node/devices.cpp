@@ -128,6 +128,7 @@ AgentPorts Devices::make_ports() {
           },
       .mps_health = [this](const auto& specs) { return mps_.apply_daemons(specs, node_.config); },
       .cdi_names = [this](const auto& snapshot) { return cdi_.update_specs(snapshot, node_.config); },
+      .mps_program_problem = [this](const auto& version) { return mps_.program_problem(version); },
       .loads = node_.loads,
       .may_have_gpu = [this] { return may_have_gpu(driver_roots(node_.config)); },
       .explain_driver_error =

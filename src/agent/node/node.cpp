@@ -79,7 +79,7 @@ ConfigReloader& assemble_node(Node& node) {
   auto& pages = list.emplace<PagesComponent>(node);
   list.add(make_gpu_node_component(node, pages.pages()));
   list.add(make_rebalance_component(node, remediation, pages.pages()));
-  list.add(make_memory_audit_component(node));
+  list.add(make_memory_audit_component(node, mps.controller()));
   list.add(make_node_label_component(node));
   list.add(make_memory_component(node));
   return reloader;

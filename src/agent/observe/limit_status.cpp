@@ -38,6 +38,7 @@ nlohmann::ordered_json limit_status_json(const MemoryLimitStatus& status) {
                                     {"grade", one.grade},
                                     {"reasons", one.reasons}});
   }
+  if (!status.no_compute_limit.empty()) object["no_compute_limit"] = status.no_compute_limit;
   return object;
 }
 
@@ -46,6 +47,7 @@ std::optional<MemoryLimitStatus> parse_limit_status(const json& node) {
   MemoryLimitStatus status{.grade = json_text(json_member(object, "grade"))};
   if (status.grade.empty()) return std::nullopt;
   status.reasons = read_reasons(json_member(object, "reasons"));
+  status.no_compute_limit = json_text(json_member(object, "no_compute_limit"));
   const auto& containers = json_member(object, "containers");
   if (!containers.is_array()) return status;
   for (const auto& one : containers) {

@@ -4,7 +4,10 @@
 //
 //   {"grade": "audited", "reasons": ["…"],
 //    "containers": [{"namespace": "team", "pod": "a", "container": "main", "gpu": "GPU-5a…",
-//                    "limit": 8589934592, "grade": "none", "reasons": ["container main is privileged"]}]}
+//                    "limit": 8589934592, "grade": "none", "reasons": ["container main is privileged"]}],
+//    "no_compute_limit": "the driver is 595.91.07: …"}
+//
+// The last is there where shares by MPS are wanted and no Pod's nvidia.com/gpucores is held.
 #pragma once
 
 #include <optional>
@@ -19,10 +22,11 @@
 namespace gpulet::agent {
 
 struct MemoryLimitStatus {
-  std::string grade;                     // "audited"
-  std::vector<std::string> reasons{};    // why it is not higher, one line each
+  std::string grade;                   // "audited"
+  std::vector<std::string> reasons{};  // why it is not higher, one line each
   using Container = metrics::MemoryAuditStats::Container;
-  std::vector<Container> containers{};   // without `used`
+  std::vector<Container> containers{};  // without `used`
+  std::string no_compute_limit{};  // why compute is only checked, one line; empty: it is held, or not shared
   friend bool operator==(const MemoryLimitStatus&, const MemoryLimitStatus&) = default;
 };
 

@@ -218,7 +218,11 @@ Offers OfferBuilder::build_offers(const inventory::Snapshot& snapshot, const con
   const auto elsewhere = devices_elsewhere(snapshot, surroundings.facts.offers);
   inventory::MigMinors minors;
   if (auto parsed = inventory::parse_mig_minors(files.mig_minors)) minors = std::move(*parsed);
-  const auto daemons = mps::plan_daemons(plan.resources, snapshot);
+  const auto problem = surroundings.mps_program_problem
+                           ? surroundings.mps_program_problem(snapshot.driver.version)
+                           : std::string();
+  const bool has_namespaces = mps::why_no_namespaces(snapshot, config, problem).empty();
+  const auto daemons = mps::plan_daemons(plan.resources, snapshot, has_namespaces);
   std::map<std::string, inventory::Health> healths;
   if (surroundings.mps_health) healths = surroundings.mps_health(daemons);
   std::optional<std::set<std::string>> cdi_names;

@@ -40,6 +40,8 @@ struct PlanInputs {
   std::function<std::optional<std::set<std::string>>(const inventory::Snapshot&)> cdi_names;
   // The loads of the GPUs, for choices among them; null: unknown.
   std::shared_ptr<const placement::LoadBoard> loads = nullptr;
+  // MpsController::program_problem().
+  std::function<std::string(const std::string& driver_version)> mps_program_problem = nullptr;
 };
 
 struct Offers {

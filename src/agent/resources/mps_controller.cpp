@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "mps/manager.h"
 #include "mps/shared_memory.h"
@@ -131,8 +132,22 @@ std::string MpsController::find_holder(const DeviceUuid& device) const {
   return planned == nullptr ? std::string() : planned->name;
 }
 
-mps::DaemonOptions MpsController::daemon_options() const {
-  return {.root = settings_.root, .driver_root = settings_.driver_root, .host_root = settings_.host_root};
+mps::DaemonOptions MpsController::daemon_options() {
+  return {.root = settings_.root,
+          .driver_root = settings_.driver_root,
+          .host_root = settings_.host_root,
+          .protocol_missing = [this, alive = lifetime_.watch()](const std::string& why) {
+            if (!alive || std::exchange(program_problem_, why) == why) return;
+            // The next plan has protocol 2.
+            loop_.post([this, alive] {
+              if (alive) changed_();
+            });
+          }};
+}
+
+std::string MpsController::program_problem(const std::string& driver_version) {
+  if (std::exchange(asked_version_, driver_version) != driver_version) program_problem_.clear();
+  return program_problem_;
 }
 
 std::unique_ptr<mps::DaemonManager> MpsController::make_manager() {

@@ -45,6 +45,16 @@ class MpsController {
   // Why no daemon serves although some are wanted, one line; empty while one serves: a single one may wait
   // for a faulty GPU.
   std::string problem() const;
+  // Of resources, as last applied.
+  const std::vector<mps::DaemonSpec>& resource_specs() const { return resource_specs_; }
+  // The agent's daemon that serves the device; nullptr if none runs. Valid until the loop's next turn.
+  mps::Daemon* find_daemon(const DeviceUuid& device) {
+    return manager_ ? manager_->find_daemon(device) : nullptr;
+  }
+  // Why the control program of a driver has no protocol 3, as a daemon found out; empty: it has, or none has
+  // asked it.
+  std::string program_problem(const std::string& driver_version);
+
   bool has_daemons() const { return manager_ && !manager_->specs().empty(); }
   // "default/trainer uses nvidia.com/gpu.shared": a container that holds a device of a daemon; empty: none.
   std::string find_daemon_user(const std::vector<ContainerDevices>& containers) const;
@@ -70,7 +80,7 @@ class MpsController {
   void apply_settings(const config::Config& config);
   void run_daemons();
   Healths resource_healths() const;
-  mps::DaemonOptions daemon_options() const;
+  mps::DaemonOptions daemon_options();
   std::unique_ptr<mps::DaemonManager> make_manager();
   // Stops the daemons that the agent runs, without waiting.
   void give_up_daemons();
@@ -95,6 +105,7 @@ class MpsController {
   std::unique_ptr<mps::ExternalDaemons> external_;             // null if the agent does, or there are none
   std::vector<std::unique_ptr<mps::DaemonManager>> stopping_;  // of previous roots
   std::map<std::string, inventory::Health> daemon_health_;
+  std::string program_problem_, asked_version_;
   Lifetime lifetime_;
 };
 

@@ -204,5 +204,27 @@ TEST_F(MpsControllerTest, NoneStartsAfterTheEnd) {
   EXPECT_TRUE(controller_.find_holder(gpus_[0]).empty());
 }
 
+// An older control program beside a newer driver: the plan gets to know, once for each driver.
+TEST_F(MpsControllerTest, SaysThatTheControlProgramHasNoProtocol3) {
+  auto spec = spec_of("nvidia.com/gpu", 0);
+  spec.visible_devices.clear();
+  spec.protocol = mps::kProtocolWithNamespaces;
+  spec.namespaces = {{"a_0", gpus_[0], {50, 1024}}};
+  EXPECT_EQ(controller_.program_problem("615.71.09"), "");
+  controller_.apply_daemons({spec}, config_);
+  EXPECT_TRUE(wait_until([&] { return !controller_.program_problem("615.71.09").empty(); }));
+  EXPECT_NE(controller_.program_problem("615.71.09").find("no MPS protocol 3"), std::string::npos);
+  EXPECT_EQ(controller_.program_problem("615.78.08"), "") << "another driver is asked again";
+  controller_.apply_daemons({spec_of("nvidia.com/gpu", 0)}, config_);
+  EXPECT_TRUE(wait_until([&] {
+    auto* daemon = controller_.find_daemon(gpus_[0]);
+    return daemon != nullptr && daemon->spec().protocol == 2 && daemon->daemon_health().healthy;
+  }));
+  EXPECT_EQ(controller_.resource_specs().size(), 1u);
+  bool ended = false;
+  controller_.end_daemons([&] { ended = true; });
+  EXPECT_TRUE(wait_until([&] { return ended; }));
+}
+
 }  // namespace
 }  // namespace gpulet::agent

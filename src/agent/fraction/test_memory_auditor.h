@@ -1,0 +1,147 @@
+// A memory auditor on a node whose kubelet, API server, driver and processes a test sets.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "agent/fraction/memory_auditor.h"
+#include "agent/fraction/test_memory_node.h"
+#include "agent/remediation/test_faults.h"
+#include "base/loop.h"
+
+namespace gpulet::agent {
+
+inline const std::string kId = std::string(64, 'a'), kOtherId = std::string(64, 'b'),
+                         kNewId = std::string(64, 'c');
+inline const DeviceUuid kAuditedGpu("GPU-0");
+
+inline inventory::SnapshotPtr audited_node() {
+  return std::make_shared<const inventory::Snapshot>(make_memory_node(2));
+}
+
+class AuditTest : public ::testing::Test {
+ protected:
+  AuditTest() : reader(loop) {
+    MemoryAuditorPorts ports{
+        .loop = loop,
+        .ledger = {.loop = loop,
+                   .holders =
+                       [this](auto done) {
+                         ++lists;
+                         loop.post([this, done = std::move(done)] {
+                           if (kubelet_error) return done(fail(*kubelet_error));
+                           done(holders);
+                         });
+                       },
+                   .reader = reader,
+                   .on_invalid_request = {},
+                   .changed = {}},
+        .read_memory =
+            [this](std::vector<GpuMemoryQuestion> questions, auto done) {
+              calls.push_back(questions.size());
+              loop.post([this, questions = std::move(questions), done = std::move(done)] {
+                done(answer_questions(questions));
+              });
+            },
+        .cgroups = [this](unsigned pid) { return cgroups[pid]; },
+        .kill = [this](unsigned pid, const metrics::PodCgroup& expected) -> Status {
+          if (kill_error) return fail(*kill_error);
+          killed.emplace_back(pid, expected.container);
+          return {};
+        },
+        .evict = [this](const PodRef& pod,
+                        auto on_update) { return evictions.start_eviction(pod.name, std::move(on_update)); },
+        .notify = [this](const EvictionEvent& event) { events.push_back(event); },
+        .is_shared_by_mps = [this](const ResourceName& resource) { return resource.str() == mps_resource; },
+        .limit_means =
+            [](const LedgerEntry&, const DeviceUuid&) {
+              return fraction::LimitMeans{.no_driver_limit = "no driver", .ends_excess = true};
+            },
+        .end_clients =
+            [this](const DeviceUuid&, const std::vector<unsigned>& pids, std::function<void()> done) {
+              if (!has_own_mps) return false;
+              ended.push_back(pids);
+              if (!is_mps_hanging) loop.post(std::move(done));
+              return true;
+            },
+    };
+    auditor.emplace(std::move(ports), 1);
+  }
+
+  Result<GpuMemoryReadings> answer_questions(const std::vector<GpuMemoryQuestion>& questions) {
+    GpuMemoryReadings readings;
+    for (const auto& [gpu, known] : questions) {
+      if (hanging.contains(gpu)) return fail(Code::kDeadlineExceeded, "the driver has not answered");
+      ++readings_of[gpu];
+      const auto& use = uses[gpu];
+      if (driver_error) {
+        readings.push_back(fail(*driver_error));
+      } else if (known && use.used == known) {
+        readings.push_back(GpuMemoryReading{use.used, std::nullopt});
+      } else {
+        ++process_lists;
+        readings.push_back(GpuMemoryReading{use.used, use.processes});
+      }
+    }
+    return readings;
+  }
+
+  // A Pod with one container, main, that requests memory of each of its shares.
+  void add_pod(const std::string& name, const std::string& memory, std::vector<std::string> ids,
+               const std::string& container_id = kId) {
+    holders.push_back(container_with_devices(name, std::move(ids)));
+    k8s::Annotations annotations;
+    if (!memory.empty()) annotations["gpulet.io/gpu-memory"] = memory;
+    reader.add_pod(name, std::move(annotations));
+    reader.pods["default/" + name].containers = {
+        {.name = "main", .limits = {{"nvidia.com/gpu", "1"}}, .id = "containerd://" + container_id}};
+  }
+  void add_process(unsigned pid, const std::string& pod, std::uint64_t mib, const std::string& id = kId) {
+    uses[kAuditedGpu].processes.push_back({pid, mebibytes(mib)});
+    cgroups[pid] = {{"uid-" + pod, id}};
+  }
+  void start(config::ExceededAction action) {
+    auditor->use_snapshot(audited_node());
+    auditor->apply_action(action);
+    loop.run_ready();
+  }
+  std::vector<std::string> reasons() const {
+    std::vector<std::string> all;
+    for (const auto& event : events) all.push_back(event.reason);
+    return all;
+  }
+
+  ManualLoop loop;
+  FakeReader reader;
+  FakeEvictions evictions;
+  std::vector<ContainerDevices> holders;
+  struct Use {
+    std::optional<Bytes> used{};
+    std::vector<ProcessMemory> processes{};
+  };
+  std::map<DeviceUuid, Use> uses;
+  std::map<unsigned, std::vector<metrics::PodCgroup>> cgroups;
+  std::optional<Error> kubelet_error, driver_error, kill_error;
+  std::string mps_resource;
+  bool has_own_mps = false, is_mps_hanging = false;
+  std::vector<std::vector<unsigned>> ended;  // the work of these processes
+  std::size_t lists = 0, process_lists = 0;
+  std::vector<std::size_t> calls;  // GPUs in each
+  std::map<DeviceUuid, std::size_t> readings_of;
+  std::set<DeviceUuid> hanging;
+  std::vector<std::pair<unsigned, std::string>> killed;
+  std::vector<EvictionEvent> events;
+  std::optional<MemoryAuditor> auditor;
+};
+
+using Reasons = std::vector<std::string>;
+using Killed = std::vector<std::pair<unsigned, std::string>>;
+
+}  // namespace gpulet::agent

@@ -1,0 +1,167 @@
+// A Daemon of MPS protocol 3: its server, and the namespaces of its shares.
+#include <algorithm>
+#include <cstdio>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "mps/daemon.h"
+#include "mps/namespaces.h"
+
+namespace gpulet::mps {
+namespace {
+
+constexpr std::size_t kMaxHeldBytes = 64u << 10;
+constexpr std::size_t kMaxHeld = 1024;
+constexpr Duration kServerPollInterval = std::chrono::milliseconds(100);
+constexpr std::size_t kHeldFields = 3;  // name, percentage, MiB
+
+}  // namespace
+
+void Daemon::check_protocol() {
+  if (std::exchange(has_checked_protocol_, true)) return prepare_start();
+  run_command(protocol_help_arguments(), "", options_.response_limit,
+              [this](const Result<std::string>& help) {
+                if (help && lists_namespace_verbs(*help)) return prepare_start();
+                has_checked_protocol_ = false;
+                const auto why = "nvidia-cuda-mps-control has no MPS protocol 3: " +
+                                 (help ? "its help lists no namespaces" : help.error().message());
+                // What it says while it is replaced, for example, or where it does not answer, is no answer.
+                if (options_.protocol_missing && (help || help.error().code() == Code::kUnavailable))
+                  options_.protocol_missing(why);
+                on_failure(Error(Code::kUnsupported, why));
+              });
+}
+
+void Daemon::run_steps(std::vector<Question> steps, bool is_own, std::function<void(Status)> done) {
+  run_step(std::make_shared<std::vector<Question>>(std::move(steps)), 0, is_own, std::move(done));
+}
+
+void Daemon::run_step(std::shared_ptr<std::vector<Question>> steps, std::size_t index, bool is_own,
+                      std::function<void(Status)> done) {
+  if (index == steps->size()) return done({});
+  const auto on_answer = [this, steps, index, is_own, done = std::move(done),
+                          alive = lifetime_.watch()](const Result<std::string>& output) {
+    if (!alive) return;
+    const auto& step = (*steps)[index];
+    if (!output && !step.may_fail) return done(fail(output.error()));
+    if (output && step.check && !step.check(*output)) {
+      return done(fail(Code::kUnavailable, "'" + text::join(step.arguments, " ") + "' answers '" +
+                                               std::string(text::trim(*output)) + "'"));
+    }
+    run_step(steps, index + 1, is_own, done);
+  };
+  const auto& arguments = (*steps)[index].arguments;
+  if (is_own) return run_command(arguments, "", options_.response_limit, on_answer);
+  run_for_caller(arguments, "", on_answer);
+}
+
+std::vector<Daemon::Question> Daemon::limit_steps(const std::string& name,
+                                                  const NamespaceLimits& limits) const {
+  std::vector<Question> steps{{set_namespace_arguments(name, limits)},
+                              {get_threads_arguments(name), [limits](const std::string& output) {
+                                 return holds_threads(output, limits.threads);
+                               }}};
+  if (limits.mebibytes != 0) {
+    steps.push_back({get_memory_arguments(name),
+                     [limits](const std::string& output) { return holds_memory(output, limits.mebibytes); }});
+  }
+  return steps;
+}
+
+// The server and its namespaces may be there: of an earlier agent, or of an update. Those of shares that are
+// no more keep their limits, and nobody gets them.
+void Daemon::send_namespaces() {
+  read_held();
+  const auto until = loop_.now() + options_.start_limit;
+  run_steps({{create_server_arguments(spec_.devices), {}, true}}, true,
+            [this, until](const Status&) { await_server(until); });
+}
+
+void Daemon::await_server(Time until) {
+  run_command(
+      server_status_arguments(), "", options_.response_limit,
+      [this, until](const Result<std::string>& status) {
+        if (!status) return on_namespaces(fail(status.error()));
+        if (is_server_ready(*status)) return send_namespace_limits();
+        if (loop_.now() >= until)
+          return on_namespaces(fail(Code::kUnavailable, "its server is " + std::string(text::trim(*status))));
+        timer_ = loop_.after(kServerPollInterval, [this, until] { await_server(until); });
+      });
+}
+
+void Daemon::send_namespace_limits() {
+  std::vector<Question> steps{{smallest_limit_arguments()}};
+  for (const auto& space : spec_.namespaces) {
+    steps.push_back({create_namespace_arguments(space.name), {}, true});
+    for (auto& step : limit_steps(space.name, limits_in_force(space))) steps.push_back(std::move(step));
+  }
+  steps.push_back({server_status_arguments(), is_server_ready});
+  run_steps(std::move(steps), true, [this](const Status& sent) { on_namespaces(sent); });
+}
+
+void Daemon::on_namespaces(const Status& sent) {
+  if (sent) return on_running();
+  limits_changed_ = true;
+  // It has clients, so it gets a second chance, as in any liveness check.
+  if (state_ == State::kRunning && sent.error().code() == Code::kDeadlineExceeded)
+    return on_unanswered(sent.error());
+  on_failure(sent.error().with_context(
+      "the MPS server does not serve with its limits (one whose GPU is absent ends silently)"));
+}
+
+NamespaceLimits Daemon::limits_in_force(const ShareNamespace& space) const {
+  const auto held = held_.find(space.name);
+  return held == held_.end() ? space.limits : held->second;
+}
+
+void Daemon::set_namespace(const std::string& name, const NamespaceLimits& limits,
+                           std::function<void(Status)> done) {
+  const auto refuse = [&](const Error& error) { loop_.post([done, error] { done(fail(error)); }); };
+  const auto space = std::ranges::find(spec_.namespaces, name, &ShareNamespace::name);
+  if (space == spec_.namespaces.end())
+    return refuse({Code::kNotFound, "the MPS control daemon of " + spec_.name + " has no namespace " + name});
+  read_held();
+  // On record before it is in force: a daemon that is started in between gets it too.
+  const auto before = held_;
+  limits == space->limits ? static_cast<void>(held_.erase(name)) : static_cast<void>(held_[name] = limits);
+  if (held_ != before) {
+    if (const auto written = write_held(); !written) {
+      held_ = before;
+      return refuse(written.error());
+    }
+  }
+  run_steps(limit_steps(name, limits), false, std::move(done));
+}
+
+void Daemon::read_held() {
+  if (std::exchange(has_read_held_, true)) return;
+  const auto text = read_file(held_file(), kMaxHeldBytes);
+  for (const auto& line : text ? lines_of_output(*text) : std::vector<std::string>()) {
+    const auto fields = text::split(line, ' ');
+    if (fields.size() != kHeldFields || held_.size() >= kMaxHeld) continue;
+    const auto threads = text::parse_unsigned(fields[1]), memory = text::parse_unsigned(fields[2]);
+    if (threads && *threads >= 1 && *threads <= 100 && memory)
+      held_[fields[0]] = {static_cast<unsigned>(*threads), *memory};
+  }
+}
+
+Status Daemon::write_held() const {
+  std::string text;
+  for (const auto& [name, limits] : held_)
+    text += name + " " + std::to_string(limits.threads) + " " + std::to_string(limits.mebibytes) + "\n";
+  return write_file_atomic(held_file(), text);
+}
+
+void Daemon::end_namespace_clients() {
+  run_command(list_clients_arguments(), "", options_.response_limit, [this](const Result<std::string>& list) {
+    std::vector<Question> steps;
+    for (const auto& pid : list ? clients_in(*list, kMaxListedProcesses) : std::vector<std::string>())
+      steps.push_back({terminate_client_arguments(pid), {}, true});
+    if (!steps.empty())
+      log::info("ending the clients of an MPS control daemon that stops", {{"daemon", spec_.name}});
+    run_steps(std::move(steps), true, [this](const Status&) { send_quit(); });
+  });
+}
+
+}  // namespace gpulet::mps

@@ -1,0 +1,230 @@
+// A daemon of MPS protocol 3: the real process of the simulated one, on a real loop.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fcntl.h>
+#include <array>
+
+#include "mps/daemon.h"
+#include "mps/manager.h"
+#include "mps/test_mps_node.h"
+
+namespace gpulet::mps {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::HasSubstr;
+
+class NamespaceNode : public TestMpsNode {
+ public:
+  NamespaceNode() { root.use_driver("615.71.09"); }
+
+  // Two shares of each of the first `gpus` GPUs.
+  DaemonSpec make_shares(unsigned gpus = 1) const {
+    auto made = make_spec(gpus);
+    made.visible_devices.clear();
+    made.memory_limits.clear();
+    made.protocol = kProtocolWithNamespaces;
+    for (const auto& device : made.devices) {
+      for (const char* replica : {"0", "1"})
+        made.namespaces.push_back(
+            {"gpu" + std::to_string(device.gpu) + "_" + replica, device.uuid, {50, 20389}});
+    }
+    return made;
+  }
+  std::string ask(std::vector<std::string> arguments) const {
+    const auto answer = sim::mps::send_arguments(pipes(), arguments);
+    if (!answer) return "gone";
+    return (answer->code == 0 ? "" : "refused: ") + answer->text;
+  }
+  std::string threads(const std::string& name) const {
+    return ask({"namespace", "get", name, "gpulet", "active-thread-percentage"});
+  }
+  // What a client of the namespace gets that asks for everything.
+  std::string client_limits(const std::string& name) const {
+    const auto client = sim::mps::attach_client(pipes() + "/gpulet/" + name, "100", "");
+    return client ? client->limits_text : client.error().full_message();
+  }
+  bool starts(Daemon& daemon) {
+    daemon.start_daemon();
+    return wait_until([&] { return daemon.daemon_health().healthy; });
+  }
+  std::string set(Daemon& daemon, const std::string& name, const NamespaceLimits& limits) {
+    std::optional<std::string> result;
+    daemon.set_namespace(name, limits,
+                         [&](const Status& done) { result = done ? "" : done.error().full_message(); });
+    EXPECT_TRUE(wait_until([&] { return result.has_value(); }));
+    return result.value_or("none");
+  }
+  void stop(Daemon& daemon) {
+    bool stopped = false;
+    daemon.stop_daemon([&] { stopped = true; });
+    EXPECT_TRUE(wait_until([&] { return stopped; }));
+  }
+};
+
+TEST(MpsNamespaceDaemon, GivesEachShareItsLimits) {
+  NamespaceNode node;
+  auto daemon = node.make_daemon(node.make_shares(2));
+  ASSERT_TRUE(node.starts(*daemon)) << daemon->daemon_health().reason;
+  EXPECT_EQ(node.client_limits("gpu0_0"), "threads 50.0 memory 0=20389M memory 1=20389M");
+  const auto stray = sim::mps::attach_client(node.pipes() + "/gpulet", "100", "");
+  ASSERT_TRUE(stray);
+  EXPECT_EQ(stray->limits_text, "threads 1.0 memory 0=1M memory 1=1M") << "without a namespace";
+  EXPECT_THAT(node.ask({"server", "get", "gpulet", "allowed-devices"}),
+              node.make_spec(2).devices[0].uuid.str() + "," + node.make_spec(2).devices[1].uuid.str() + "\n");
+  EXPECT_EQ(node.modes(), (std::vector<unsigned>{3, 3, 0, 0}));
+  node.stop(*daemon);
+  EXPECT_EQ(node.ask({"server", "list"}), "gone");
+  EXPECT_EQ(node.modes(), (std::vector<unsigned>{0, 0, 0, 0}));
+}
+
+TEST(MpsNamespaceDaemon, HoldsAPodsLimitsThroughACrashAndAStop) {
+  NamespaceNode node;
+  auto daemon = node.make_daemon(node.make_shares());
+  ASSERT_TRUE(node.starts(*daemon)) << daemon->daemon_health().reason;
+  EXPECT_EQ(node.set(*daemon, "gpu0_1", {30, 4096}), "");
+  EXPECT_EQ(node.client_limits("gpu0_1"), "threads 30.0 memory 0=4096M");
+  EXPECT_EQ(node.client_limits("gpu0_0"), "threads 50.0 memory 0=20389M");
+  node.history.clear();
+  ASSERT_TRUE(sim::mps::crash_daemon(node.pipes()));
+  ASSERT_TRUE(node.wait_until([&] { return node.history.size() >= 2 && daemon->daemon_health().healthy; }));
+  EXPECT_EQ(node.threads("gpu0_1"), "30.00\n");
+  node.stop(*daemon);
+  daemon = node.make_daemon(node.make_shares());  // of the next agent
+  ASSERT_TRUE(node.starts(*daemon));
+  EXPECT_EQ(node.threads("gpu0_1"), "30.00\n");
+  EXPECT_EQ(node.set(*daemon, "gpu0_1", {50, 20389}), "");
+  EXPECT_EQ(node.threads("gpu0_1"), "50.00\n");
+  EXPECT_EQ(read_file(node.root.mps_root() + "/nvidia.com/gpu/.namespaces").value_or("none"), "");
+  EXPECT_THAT(node.set(*daemon, "other", {50, 0}), HasSubstr("has no namespace other"));
+  node.stop(*daemon);
+  EXPECT_THAT(node.set(*daemon, "gpu0_1", {30, 0}), HasSubstr("the MPS control daemon"));
+}
+
+TEST(MpsNamespaceDaemon, FailsWhereAGpuIsAbsent) {
+  NamespaceNode node;
+  auto spec = node.make_shares();
+  spec.devices.push_back({DeviceUuid("GPU-absent"), 7, true, mebibytes(81559)});
+  auto daemon = node.make_daemon(spec);
+  daemon->start_daemon();
+  ASSERT_TRUE(node.wait_until([&] {
+    return daemon->daemon_health().reason.find("one whose GPU is absent ends silently") != std::string::npos;
+  })) << daemon->daemon_health().reason;
+}
+
+TEST(MpsNamespaceDaemon, NoticesAServerThatHasEnded) {
+  NamespaceNode node;
+  node.options.check_interval = 20ms;
+  auto daemon = node.make_daemon(node.make_shares());
+  ASSERT_TRUE(node.starts(*daemon)) << daemon->daemon_health().reason;
+  node.history.clear();
+  EXPECT_EQ(node.ask({"server", "delete", "gpulet", "--force"}), "");
+  ASSERT_TRUE(node.wait_until([&] { return !node.history.empty() && daemon->daemon_health().healthy; }));
+  EXPECT_THAT(node.history.front().reason, HasSubstr("does not respond"));
+  EXPECT_EQ(node.client_limits("gpu0_0"), "threads 50.0 memory 0=20389M");
+}
+
+TEST(MpsNamespaceDaemon, IsAdoptedWithWhatPodsHold) {
+  NamespaceNode node;
+  std::array<int, 2> ends;
+  ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);
+  const pid_t agent = ::fork();
+  if (agent == 0) {
+    auto daemon = node.make_daemon(node.make_shares());
+    const bool is_set = node.starts(*daemon) && node.set(*daemon, "gpu0_1", {30, 4096}).empty();
+    static_cast<void>(::write(ends[1], is_set ? "+" : "-", 1) < 0);
+    for (;;) ::pause();
+  }
+  char byte = 0;
+  ASSERT_EQ(::read(ends[0], &byte, 1), 1);
+  ASSERT_EQ(byte, '+');
+  ::kill(agent, SIGKILL);
+  ASSERT_EQ(::waitpid(agent, nullptr, 0), agent);
+  const FileDescriptor read_end(ends[0]), write_end(ends[1]);
+  const auto first = node.pid();
+  auto same = node.make_daemon(node.make_shares());
+  ASSERT_TRUE(node.starts(*same)) << same->daemon_health().reason;
+  EXPECT_EQ(node.pid(), first);
+  EXPECT_EQ(node.threads("gpu0_1"), "30.00\n");
+  same.reset();
+  auto other = node.make_shares();
+  for (auto& space : other.namespaces) space.limits.threads = 40;
+  auto changed = node.make_daemon(other);
+  ASSERT_TRUE(node.starts(*changed)) << changed->daemon_health().reason;
+  EXPECT_EQ(node.pid(), first);
+  EXPECT_EQ(node.threads("gpu0_0"), "40.00\n");
+  EXPECT_EQ(node.threads("gpu0_1"), "30.00\n");
+  changed.reset();
+  auto of_two = node.make_daemon(node.make_spec(1));
+  ASSERT_TRUE(node.starts(*of_two)) << of_two->daemon_health().reason;
+  EXPECT_NE(node.pid(), first) << "another protocol needs another daemon";
+  EXPECT_EQ(node.send_command("get_default_active_thread_percentage"), "25.0\n");
+  node.stop(*of_two);
+}
+
+TEST(MpsNamespaceDaemon, SaysWhereTheProgramHasNoProtocol3) {
+  NamespaceNode node;
+  node.root.use_driver("595.91.07");
+  std::string missing;
+  node.options.protocol_missing = [&](const std::string& why) { missing = why; };
+  auto daemon = node.make_daemon(node.make_shares());
+  daemon->start_daemon();
+  ASSERT_TRUE(node.wait_until([&] { return !missing.empty(); }));
+  EXPECT_THAT(missing, HasSubstr("nvidia-cuda-mps-control has no MPS protocol 3"));
+  EXPECT_EQ(node.mode_calls, 0u);
+  node.stop(*daemon);
+}
+
+// What a client reads until its connection ends.
+std::string words_until_the_end(const sim::mps::AttachedClient& client) {
+  std::string text;
+  char byte = 0;
+  while (::recv(client.connection.get(), &byte, 1, 0) == 1 && byte != '\n') text += byte;
+  return text + "\n";
+}
+
+TEST(MpsNamespaceDaemon, EndsTheWorkOfClientsOfEitherProtocol) {
+  for (const bool has_namespaces : {false, true}) {
+    NamespaceNode node;
+    auto daemon = node.make_daemon(has_namespaces ? node.make_shares() : node.make_spec(1));
+    ASSERT_TRUE(node.starts(*daemon)) << daemon->daemon_health().reason;
+    const auto directory = node.pipes() + (has_namespaces ? "/gpulet/gpu0_0" : "");
+    const auto client = sim::mps::attach_client(directory, "", "");
+    ASSERT_TRUE(client) << client.error().full_message();
+    bool ended = false;
+    daemon->end_clients({1, static_cast<unsigned>(::getpid())}, [&] { ended = true; });
+    ASSERT_TRUE(node.wait_until([&] { return ended; }));
+    EXPECT_EQ(words_until_the_end(*client), sim::mps::kClientTerminated);
+    const auto at_stop = sim::mps::attach_client(directory, "", "");
+    node.stop(*daemon);
+    EXPECT_EQ(words_until_the_end(*at_stop), sim::mps::kClientTerminated);
+  }
+}
+
+TEST(MpsNamespaceDaemon, CommandsOfCallersWaitAndEndWithTheDaemon) {
+  NamespaceNode node;
+  node.options.response_limit = 300ms;
+  auto daemon = node.make_daemon(node.make_shares());
+  ASSERT_TRUE(node.starts(*daemon)) << daemon->daemon_health().reason;
+  std::vector<std::string> results;
+  const auto note = [&](const Status& done) { results.push_back(done ? "" : done.error().message()); };
+  daemon->set_namespace("gpu0_0", {10, 4096}, note);
+  daemon->set_namespace("gpu0_1", {20, 4096}, note);
+  ASSERT_TRUE(node.wait_until([&] { return results.size() == 2; }));
+  EXPECT_EQ(results, (std::vector<std::string>{"", ""}));
+  EXPECT_EQ(node.threads("gpu0_0") + node.threads("gpu0_1"), "10.00\n20.00\n");
+  ASSERT_TRUE(sim::mps::hang_daemon(node.pipes()));
+  daemon->set_namespace("gpu0_0", {30, 4096}, note);
+  daemon->set_namespace("gpu0_1", {30, 4096}, note);
+  ASSERT_TRUE(sim::mps::crash_daemon(node.pipes()));
+  ASSERT_TRUE(node.wait_until([&] { return results.size() == 4; }));
+  EXPECT_NE(results[2], "");
+  EXPECT_NE(results[3], "");
+}
+
+}  // namespace
+}  // namespace gpulet::mps

@@ -87,7 +87,7 @@ struct DeviceService::Impl {
   std::function<void(std::uint64_t)> ask_demands;
   std::map<std::uint64_t, WaitingCall<Demands>> demanding;
   MetDemands met;
-  HeldDevices held;
+  HeldDevices held{Clock::now()};
   std::map<ResourceName, SlotPtr> slots;
   struct Connection {
     std::uint64_t serial;
@@ -222,7 +222,7 @@ void DeviceService::Impl::answer_again(Unary<Request, Response>* call, Compute<R
     {
       // Pods are admitted one at a time: what was allocated before this call is recorded.
       std::lock_guard lock(mutex);
-      held.replace_list(*containers, call->arrived);
+      held.replace_list(*containers, call->arrived, call->arrived);
     }
     const auto holders = pods_by_device(*containers, &call->slot->name);
     const auto devices = given_devices(call->request, call->response);
@@ -393,12 +393,10 @@ void DeviceService::stop_serving() {
 }
 
 void DeviceService::set_holder_callback(std::function<void(std::uint64_t)> ask) {
-  std::map<std::uint64_t, ListingCall> waiting;
-  {
-    std::lock_guard lock(impl_->mutex);
-    impl_->ask_holders = std::move(ask);
-    waiting.swap(impl_->waiting);
-  }
+  std::unique_lock lock(impl_->mutex);
+  impl_->ask_holders = std::move(ask);
+  const auto waiting = std::exchange(impl_->waiting, {});
+  lock.unlock();
   for (const auto& [number, call] : waiting)
     call.resume(fail(Code::kUnavailable, "nobody asks the kubelet any more"));
 }
@@ -411,12 +409,10 @@ void DeviceService::resume_call(std::uint64_t call, const Result<std::vector<Con
 }
 
 void DeviceService::set_demand_callback(std::function<void(std::uint64_t)> ask) {
-  std::map<std::uint64_t, WaitingCall<Demands>> demanding;
-  {
-    std::lock_guard lock(impl_->mutex);
-    impl_->ask_demands = std::move(ask);
-    demanding.swap(impl_->demanding);
-  }
+  std::unique_lock lock(impl_->mutex);
+  impl_->ask_demands = std::move(ask);
+  const auto demanding = std::exchange(impl_->demanding, {});
+  lock.unlock();
   for (const auto& [number, call] : demanding) call.resume({});
 }
 
@@ -428,10 +424,14 @@ void DeviceService::resume_with_demands(std::uint64_t call, std::vector<PodDeman
   if (demanding) demanding.mapped().resume(std::move(demands));
 }
 
-void DeviceService::note_containers(const std::vector<ContainerDevices>& containers,
-                                    Clock::time_point asked) {
+void DeviceService::note_containers(const Containers& containers, Clock::time_point asked) {
   std::lock_guard lock(impl_->mutex);
-  impl_->held.replace_list(containers, asked - kAllocationRecorded);
+  impl_->held.replace_list(containers, asked, asked - kAllocationRecorded);
+}
+
+bool DeviceService::shows_allocations() const {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->held.shows_allocations();
 }
 
 void DeviceService::set_allocation_callback(std::function<void()> allocated) {

@@ -48,6 +48,8 @@ class DeviceService {
   // A List that the kubelet was asked for at `asked`.
   void note_containers(const std::vector<ContainerDevices>& containers,
                        std::chrono::steady_clock::time_point asked);
+  // As HeldDevices::shows_allocations(), of the Lists that were noted.
+  bool shows_allocations() const;
 
   // What the resource's requests are answered from, from now on. Its streams are sent the device list if it
   // differs.

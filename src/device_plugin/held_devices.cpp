@@ -15,18 +15,28 @@ void HeldDevices::add_allocation(const ResourceName& resource, std::span<const D
     allocated_.clear();
     has_list_ = false;
   }
-  for (const auto& id : ids) allocated_[{resource, id}] = now;
+  for (const auto& id : ids) allocated_[{resource, id}] = {now, false};
 }
 
-void HeldDevices::replace_list(const std::vector<ContainerDevices>& containers, Time complete_until) {
+void HeldDevices::replace_list(const std::vector<ContainerDevices>& containers, Time asked,
+                               Time complete_until) {
   has_list_ = true;
+  asked_ = std::max(asked_, asked);
   listed_.clear();
   for (const auto& container : containers) {
     for (const auto& [resource, ids] : container.devices) {
       for (const auto& id : ids) listed_.emplace(resource, id);
     }
   }
-  std::erase_if(allocated_, [&](const auto& allocation) { return allocation.second < complete_until; });
+  std::erase_if(allocated_, [&](const auto& one) { return one.second.time < complete_until; });
+  for (auto& [device, allocation] : allocated_) {
+    if (allocation.time < asked && listed_.contains(device)) allocation.is_shown = true;
+  }
+}
+
+bool HeldDevices::shows_allocations() const {
+  return has_list_ && asked_ >= started_ + kAllocationRecorded &&
+         std::ranges::all_of(allocated_, [](const auto& one) { return one.second.is_shown; });
 }
 
 bool HeldDevices::may_be_held(const ResourceName& resource, std::span<const DeviceId> ids) const {

@@ -24,20 +24,34 @@ class HeldDevices {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
+  explicit HeldDevices(Time started) : started_(started) {}
+
   // Allocate was answered with these devices.
   void add_allocation(const ResourceName& resource, std::span<const DeviceId> ids, Time now);
-  // The kubelet's List, which shows every allocation that was answered before `complete_until`.
-  void replace_list(const std::vector<ContainerDevices>& containers, Time complete_until);
+  // The kubelet's List, for which it was asked at `asked`. It shows every allocation that was answered before
+  // `complete_until`.
+  void replace_list(const std::vector<ContainerDevices>& containers, Time asked, Time complete_until);
 
   // True if a container may hold one of them: it does by the newest List, or was allocated one that no List
   // has shown since. Always before the first List.
   bool may_be_held(const ResourceName& resource, std::span<const DeviceId> ids) const;
 
+  // True if the kubelet was asked for a List after each allocation, and it showed it. Those of an earlier
+  // agent are taken for recorded kAllocationRecorded after this one's start. One that a failed admission
+  // drops is forgotten after the same time.
+  bool shows_allocations() const;
+
  private:
   using Device = std::pair<ResourceName, DeviceId>;
+  struct Allocation {
+    Time time;
+    bool is_shown = false;
+  };
   bool has_list_ = false;
+  Time started_;
+  Time asked_{};  // for the newest List
   std::set<Device> listed_;
-  std::map<Device, Time> allocated_;
+  std::map<Device, Allocation> allocated_;
 };
 
 }  // namespace gpulet::device_plugin

@@ -28,39 +28,71 @@ class HeldDevicesTest : public testing::Test {
   void allocate(const DeviceId& id, HeldDevices::Time now) {
     held_.add_allocation(kGpus, std::span(&id, 1), now);
   }
-  HeldDevices held_;
+  void list(const std::vector<ContainerDevices>& containers, HeldDevices::Time complete_until) {
+    held_.replace_list(containers, complete_until + kAllocationRecorded, complete_until);
+  }
   HeldDevices::Time now_ = HeldDevices::Time(1h);
+  HeldDevices held_{now_};
 };
 
 TEST_F(HeldDevicesTest, EveryDeviceMayBeHeldBeforeTheFirstList) {
   EXPECT_TRUE(may_be_held(kGpus, kA));
   EXPECT_FALSE(held_.may_be_held(kGpus, {}));
-  held_.replace_list({}, now_);
+  list({}, now_);
   EXPECT_FALSE(may_be_held(kGpus, kA));
 }
 
 TEST_F(HeldDevicesTest, TheNewestListCountsForItsResource) {
-  held_.replace_list({holder("p", {{kGpus, {kA}}}), holder("q", {{kMig, {kB}}})}, now_);
+  list({holder("p", {{kGpus, {kA}}}), holder("q", {{kMig, {kB}}})}, now_);
   EXPECT_TRUE(may_be_held(kGpus, kA));
   EXPECT_FALSE(may_be_held(kMig, kA));
   EXPECT_FALSE(may_be_held(kGpus, kB));
   EXPECT_TRUE(may_be_held(kMig, kB));
-  held_.replace_list({}, now_);
+  list({}, now_);
   EXPECT_FALSE(may_be_held(kGpus, kA));
 }
 
 TEST_F(HeldDevicesTest, AnAllocationCountsUntilAListThatMustShowIt) {
-  held_.replace_list({}, now_);
+  list({}, now_);
   allocate(kA, now_);
-  held_.replace_list({}, now_);  // the kubelet may not have recorded it
+  list({}, now_);  // the kubelet may not have recorded it
   EXPECT_TRUE(may_be_held(kGpus, kA));
   EXPECT_FALSE(may_be_held(kGpus, kB));
-  held_.replace_list({}, now_ + 1ns);
+  list({}, now_ + 1ns);
   EXPECT_FALSE(may_be_held(kGpus, kA));
 }
 
+// Lists that were asked for `asked` after the start.
+TEST_F(HeldDevicesTest, KnowsWhetherAListShowsEveryAllocation) {
+  const auto list_at = [this](std::chrono::nanoseconds asked, std::vector<DeviceId> ids) {
+    held_.replace_list({holder("p", {{kGpus, std::move(ids)}})}, now_ + asked,
+                       now_ + asked - kAllocationRecorded);
+  };
+  EXPECT_FALSE(held_.shows_allocations());
+  list_at(kAllocationRecorded - 1ns, {});
+  EXPECT_FALSE(held_.shows_allocations()) << "an agent before this one may have allocated";
+  list_at(kAllocationRecorded, {});
+  EXPECT_TRUE(held_.shows_allocations());
+  list_at(20s, {kA});
+  allocate(kA, now_ + 21s);
+  EXPECT_FALSE(held_.shows_allocations()) << "that List shows its holder before";
+  list_at(21s, {kA});
+  EXPECT_FALSE(held_.shows_allocations()) << "asked for before the answer";
+  list_at(22s, {kB});
+  EXPECT_FALSE(held_.shows_allocations());
+  list_at(23s, {kA});
+  EXPECT_TRUE(held_.shows_allocations());
+  list_at(24s, {});
+  EXPECT_TRUE(held_.shows_allocations()) << "it has ended";
+  allocate(kB, now_ + 25s);
+  list_at(25s + kAllocationRecorded, {});
+  EXPECT_FALSE(held_.shows_allocations());
+  list_at(25s + kAllocationRecorded + 1ns, {});
+  EXPECT_TRUE(held_.shows_allocations()) << "its Pod was not admitted";
+}
+
 TEST_F(HeldDevicesTest, ManyAllocationsWithoutAListEndInEveryDevice) {
-  held_.replace_list({}, now_);
+  list({}, now_);
   for (int i = 0; i <= 70'000; ++i) allocate(DeviceId(std::to_string(i)), now_);
   EXPECT_TRUE(may_be_held(kGpus, DeviceId("never allocated")));
 }

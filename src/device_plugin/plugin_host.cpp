@@ -119,6 +119,7 @@ class GrpcPluginHost final : public PluginHost {
   std::map<ResourceName, ResourceCalls> call_counts() const override {
     return rpc_->device_service().call_counts();
   }
+  bool shows_allocations() const override { return rpc_->device_service().shows_allocations(); }
   void set_demand_source(DemandSource source) override { demands_.set_source(std::move(source)); }
 
  private:

@@ -41,6 +41,8 @@ class PluginHost {
 
   // What was asked of each resource that is served, since the start.
   virtual std::map<ResourceName, ResourceCalls> call_counts() const { return {}; }
+  // As HeldDevices::shows_allocations().
+  virtual bool shows_allocations() const { return false; }
 
   // Asked before each Allocate and GetPreferredAllocation from now on; null: no longer.
   virtual void set_demand_source(DemandSource) {}

@@ -29,11 +29,13 @@ constexpr std::chrono::milliseconds kAgentRetry{100};
 
 // The same facts under the names of each runtime.
 struct RuntimeKeys {
-  std::string_view pod_uid, container;
+  std::string_view pod_uid, container, name_space, pod;
 };
 constexpr std::array kRuntimeKeys{
-    RuntimeKeys{"io.kubernetes.cri.sandbox-uid", "io.kubernetes.cri.container-name"},  // containerd
-    RuntimeKeys{"io.kubernetes.pod.uid", "io.kubernetes.container.name"},              // CRI-O
+    RuntimeKeys{"io.kubernetes.cri.sandbox-uid", "io.kubernetes.cri.container-name",
+                "io.kubernetes.cri.sandbox-namespace", "io.kubernetes.cri.sandbox-name"},  // containerd
+    RuntimeKeys{"io.kubernetes.pod.uid", "io.kubernetes.container.name", "io.kubernetes.pod.namespace",
+                "io.kubernetes.pod.name"},  // CRI-O
 };
 
 bool is_plain_name(std::string_view name) {
@@ -61,14 +63,23 @@ Status merge_name(std::string_view key, const std::string& found, std::string& n
   return {};
 }
 
+// Null: the annotation is no name.
+std::string* name_for(const RuntimeKeys& keys, std::string_view key, NamedContainer& container) {
+  if (key == keys.pod_uid) return &container.pod_uid;
+  if (key == keys.container) return &container.name;
+  if (key == keys.name_space) return &container.name_space;
+  return key == keys.pod ? &container.pod : nullptr;
+}
+
 Status read_annotations(JsonReader& json, NamedContainer& container) {
   if (json.consume_null()) return {};
   return json.read_object([&](std::string_view key) -> Status {
     for (const auto& keys : kRuntimeKeys) {
-      if (key != keys.pod_uid && key != keys.container) continue;
+      auto* name = name_for(keys, key, container);
+      if (name == nullptr) continue;
       std::string value;
       GPULET_TRY(json.read_string_into(value));
-      return merge_name(key, value, key == keys.pod_uid ? container.pod_uid : container.name);
+      return merge_name(key, value, *name);
     }
     return json.skip_value();
   });
@@ -195,6 +206,13 @@ std::string limit_request_line(const NamedContainer& container, std::string_view
   append_quoted(line, container.name);
   line += R"(,"cgroup":)";
   append_quoted(line, cgroup);
+  // The agent trusts neither: it reads that Pod first, and compares its UID.
+  if (is_plain_name(container.name_space) && is_plain_name(container.pod)) {
+    line += R"(,"namespace":)";
+    append_quoted(line, container.name_space);
+    line += R"(,"pod":)";
+    append_quoted(line, container.pod);
+  }
   return line + "}\n";
 }
 

@@ -27,7 +27,8 @@ struct NamedContainer {
   std::string id;
   std::uint64_t pid = 0;  // its first process, as the runtime sees it
   std::string pod_uid;
-  std::string name;  // of the container in its Pod
+  std::string name;                 // of the container in its Pod
+  std::string name_space{}, pod{};  // the Pod's name; empty where the runtime does not say it
 };
 // Errors: kInvalidArgument: not a state, a name is missing or has other characters than ids and names have,
 // or the annotations of two runtimes differ: one of them is the Pod's own.

@@ -100,6 +100,22 @@ TEST_F(LimitMemoryTest, StartsTheContainerOnAYesOnly) {
   }
 }
 
+TEST_F(LimitMemoryTest, NamesThePodWhereTheRuntimeDoes) {
+  for (const std::string of_runtime :
+       {R"("io.kubernetes.cri.sandbox-namespace":"team","io.kubernetes.cri.sandbox-name":"train-0")",
+        R"("io.kubernetes.pod.namespace":"team","io.kubernetes.pod.name":"train-0")"}) {
+    const TestAgent agent(socket(), [](const std::string&) { return "{\"allowed\":true}\n"; });
+    EXPECT_EQ(run(state_with(std::string(kOfContainerd) + "," + of_runtime)).status, 0);
+    EXPECT_THAT(agent.request(), HasSubstr(R"(,"namespace":"team","pod":"train-0"})"));
+  }
+  for (const std::string half : {R"("io.kubernetes.pod.name":"train-0")",
+                                 R"("io.kubernetes.pod.namespace":"a b","io.kubernetes.pod.name":"x")"}) {
+    const TestAgent agent(socket(), [](const std::string&) { return "{\"allowed\":true}\n"; });
+    EXPECT_EQ(run(state_with(std::string(kOfContainerd) + "," + half)).status, 0);
+    EXPECT_THAT(agent.request(), Not(HasSubstr("namespace")));
+  }
+}
+
 TEST_F(LimitMemoryTest, RefusesWithoutAnAgent) {
   const auto ran = run(state_with(kOfContainerd), "300ms");
   EXPECT_EQ(ran.status, 1);

@@ -332,7 +332,7 @@ class LimitWorld {
         .loop = loop_,
         .find_limits = [this](const std::string&,
                               const std::string& container) { return find_limits(container); },
-        .refresh_pods = [this] { is_asked_ = true; },
+        .refresh_pods = [this](const PodRef&) { is_asked_ = true; },
         .find_cgroup = [this](unsigned pid, const std::string&) -> Result<agent::ContainerCgroup> {
           const auto found = std::ranges::find(containers_, pid, &StormContainer::pid);
           if (found == containers_.end() || !found->has_processes) return fail(Code::kNotFound, "no process");

@@ -98,14 +98,16 @@ void TestContainer::end_processes() {
   for (const auto& process : processes_) static_cast<void>(process->wait_for_exit(kEndLimit));
 }
 
-std::string TestContainer::oci_state(const std::string& uid, const std::string& name) const {
-  return json{
-      {"ociVersion", "1.2.0"},
-      {"id", id_},
-      {"status", "created"},
-      {"pid", processes_.front()->pid()},
-      {"bundle", "/run/bundle"},
-      {"annotations", {{"io.kubernetes.cri.sandbox-uid", uid}, {"io.kubernetes.cri.container-name", name}}}}
+std::string TestContainer::oci_state(const std::string& uid, const std::string& name,
+                                     const std::string& pod) const {
+  json annotations = {{"io.kubernetes.cri.sandbox-uid", uid}, {"io.kubernetes.cri.container-name", name}};
+  if (!pod.empty()) {
+    annotations["io.kubernetes.cri.sandbox-namespace"] = "team";
+    annotations["io.kubernetes.cri.sandbox-name"] = pod;
+  }
+  return json{{"ociVersion", "1.2.0"},   {"id", id_},
+              {"status", "created"},     {"pid", processes_.front()->pid()},
+              {"bundle", "/run/bundle"}, {"annotations", std::move(annotations)}}
       .dump();
 }
 

@@ -43,8 +43,9 @@ class TestContainer {
   Result<unsigned> add_process(const std::string& below = {});
   // Its processes end; the cgroup stays, as until the runtime removes it.
   void end_processes();
-  // What the runtime gives to a hook. `uid`, `name`: the annotations.
-  std::string oci_state(const std::string& uid, const std::string& name) const;
+  // What the runtime gives to a hook. `uid`, `name`, `pod` (in namespace "team"; empty: none): the
+  // annotations.
+  std::string oci_state(const std::string& uid, const std::string& name, const std::string& pod = {}) const;
 
  private:
   TestContainer(std::string uid, std::string id, std::vector<std::string> environment)

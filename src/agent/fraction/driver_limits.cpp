@@ -78,8 +78,8 @@ LimitPorts DriverLimits::service_ports() {
       .find_limits = [this](const std::string& uid,
                             const std::string& container) { return find_limits(uid, container); },
       .refresh_pods =
-          [this] {
-            if (auto* ledger = ports_.ledger()) ledger->refresh_pods();
+          [this](const PodRef& starting) {
+            if (auto* ledger = ports_.ledger()) ledger->refresh_pods(starting);
           },
       .find_cgroup = [](unsigned pid, const std::string& path) { return find_container_cgroup(pid, path); },
       .has_processes = [](const std::string& cgroup) { return has_processes(cgroup); },

@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/dns_name.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "dra/json_object.h"
@@ -45,6 +46,14 @@ Result<LimitRequest> parse_limit_request(std::string_view line) {
   GPULET_TRY_ASSIGN(request.container, object.required_text("container"));
   GPULET_TRY_ASSIGN(auto cgroup, object.optional_text("cgroup"));
   request.cgroup = std::move(cgroup).value_or("");
+  GPULET_TRY_ASSIGN(auto name_space, object.optional_text("namespace"));
+  GPULET_TRY_ASSIGN(auto pod, object.optional_text("pod"));
+  if (name_space && pod) {
+    if (!is_dns_label(*name_space) || !is_dns_subdomain(*pod))
+      return fail(Code::kInvalidArgument, "namespace, pod: expected the name of a Pod");
+    request.name_space = *std::move(name_space);
+    request.pod = *std::move(pod);
+  }
   return request;
 }
 

@@ -1,7 +1,8 @@
 // The line by which gpulet-hook asks the agent for the memory limits of a container, and the line that
 // answers it (hook/limit_memory.h). Pure.
 //
-//   {"version":1,"id":"4f1c…","pid":4711,"podUID":"0b1d…","container":"main","cgroup":"/kubepods.slice/…"}
+//   {"version":1,"id":"4f1c…","pid":4711,"podUID":"0b1d…","container":"main","cgroup":"/kubepods.slice/…",
+//    "namespace":"team","pod":"train-0"}
 //   {"allowed":true}
 //   {"allowed":false,"reason":"GPU-…: the driver has no memory limits"}
 #pragma once
@@ -21,8 +22,9 @@ struct LimitRequest {
   std::string container_id;  // the engine's
   unsigned pid = 0;          // of its first process
   std::string pod_uid;
-  std::string container;  // its name in the Pod
-  std::string cgroup;     // of the process in cgroup v2, as the runtime sees it; empty: it has none
+  std::string container;            // its name in the Pod
+  std::string cgroup;               // of the process in cgroup v2, as the runtime sees it; empty: it has none
+  std::string name_space{}, pod{};  // the Pod's name; both empty: not said. Only a hint of what to read
 };
 // Errors: kInvalidArgument for anything else than one such object: not JSON, too long, another version, a
 // field that is missing or has another type, an id that is not one of a container.

@@ -75,7 +75,8 @@ void LimitService::resolve_pending(const std::string& id, const Status& result) 
   const auto limits = ports_.find_limits(pending.request.pod_uid, pending.request.container);
   using State = ContainerLimits::State;
   if (limits.state == State::kUnknown) {
-    if (!std::exchange(pending.has_asked, true)) return ports_.refresh_pods();
+    if (!std::exchange(pending.has_asked, true))
+      return ports_.refresh_pods({pending.request.name_space, pending.request.pod, pending.request.pod_uid});
     // The ledger tries again after a failure.
     if (!result) return;
     return refuse_pending(

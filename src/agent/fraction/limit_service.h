@@ -48,7 +48,7 @@ struct LimitPorts {
   Loop& loop;
   // MemoryLedger::find_limits() and refresh_pods().
   std::function<ContainerLimits(const std::string& pod_uid, const std::string& container)> find_limits;
-  std::function<void()> refresh_pods;
+  std::function<void(const PodRef& starting)> refresh_pods;
   // As in container_cgroup.h.
   std::function<Result<ContainerCgroup>(unsigned pid, const std::string& runtime_path)> find_cgroup;
   std::function<bool(const std::string& cgroup)> has_processes;

@@ -53,7 +53,11 @@ class LimitServiceTest : public testing::Test {
     return {
         .loop = loop,
         .find_limits = [this](const std::string&, const std::string&) { return limits; },
-        .refresh_pods = [this] { ++refreshes; },
+        .refresh_pods =
+            [this](const PodRef& pod) {
+              ++refreshes;
+              starting = pod;
+            },
         .find_cgroup = [this](unsigned pid, const std::string&) -> Result<ContainerCgroup> {
           if (!cgroups.contains(pid)) return fail(Code::kNotFound, "no such process");
           return cgroups.at(pid);
@@ -142,6 +146,7 @@ class LimitServiceTest : public testing::Test {
   std::string root;
   ContainerLimits limits;
   int refreshes = 0;
+  PodRef starting;  // of the last refresh
   std::map<unsigned, ContainerCgroup> cgroups;
   std::set<std::string> alive;
   std::map<std::string, std::function<void()>> watches;
@@ -224,10 +229,13 @@ TEST_F(LimitServiceTest, RefusesWhatTheKernelDoesNotConfirm) {
 
 TEST_F(LimitServiceTest, WaitsForAPodThatIsNotKnownYet) {
   const auto known = std::exchange(limits, {});
-  const auto request = add_container(kFirstId);
+  auto request = add_container(kFirstId);
+  request.name_space = "team";
+  request.pod = "train";
   ask(request);
   EXPECT_THAT(answers, IsEmpty());
   EXPECT_EQ(refreshes, 1);
+  EXPECT_EQ(starting, (PodRef{"team", "train", "uid-a"}));
   ask(request);
   EXPECT_THAT(answers.back(), HasSubstr("already"));
   answers.clear();

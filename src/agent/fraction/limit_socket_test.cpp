@@ -89,6 +89,19 @@ class LimitSocketTest : public testing::Test {
   bool answer_at_once = true;
 };
 
+TEST(LimitRequestTest, TheNameOfThePodIsAHint) {
+  const auto with = [](const std::string& fields) {
+    return parse_limit_request(R"({"version":1,"id":")" + kSocketId +
+                               R"(","pid":7,"podUID":"uid-a","container":"main")" + fields + "}");
+  };
+  EXPECT_EQ(with(R"(,"namespace":"team","pod":"train-0.a")")->pod, "train-0.a");
+  EXPECT_EQ(with(R"(,"namespace":"team","pod":"train-0.a")")->name_space, "team");
+  EXPECT_EQ(with(R"(,"pod":"train-0")")->pod, "") << "of an unknown namespace";
+  for (const std::string bad : {R"(,"namespace":"team","pod":"../x")", R"(,"namespace":"a/b","pod":"x")",
+                                R"(,"namespace":"team","pod":"")", R"(,"namespace":"team","pod":7)"})
+    EXPECT_FALSE(with(bad)) << bad;
+}
+
 TEST_F(LimitSocketTest, AnswersOneLine) {
   open();
   struct stat status{};

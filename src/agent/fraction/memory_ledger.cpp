@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "dra/device_pool.h"
 #include "metrics/attribution.h"
 
 namespace gpulet::agent {
@@ -39,6 +40,7 @@ void MemoryLedger::use_snapshot(inventory::SnapshotPtr snapshot) {
 }
 
 void MemoryLedger::on_allocated() {
+  before_allocation_ = begun_;
   for (std::size_t i = 0; i < std::size(kLedgerAllocationDelays); ++i)
     after_allocation_[i] = ports_.loop.after(kLedgerAllocationDelays[i], [this] { refresh(); });
 }
@@ -69,7 +71,9 @@ ContainerLimits MemoryLedger::find_limits(const std::string& pod_uid, const std:
   const auto found = std::ranges::find_if(
       pods_, [&](const auto& one) { return one.second.facts && one.second.facts->pod.uid == pod_uid; });
   if (found == pods_.end() && missing_.size() < kMaxMissingPods) missing_.insert(pod_uid);
-  if (found == pods_.end() || !snapshot_) return {};
+  const auto* holder = found == pods_.end() ? nullptr : found->second.find_container(container);
+  const bool is_current = is_list_current(pod_uid, container, holder != nullptr && holder->has_claim);
+  if (found == pods_.end() || !snapshot_ || !is_current) return {};
   auto& pod = found->second;
   const auto refuse = [&](std::string why) {
     return ContainerLimits{.state = State::kRefused, .pod = pod.facts->pod, .reason = std::move(why)};
@@ -88,6 +92,8 @@ ContainerLimits MemoryLedger::find_limits(const std::string& pod_uid, const std:
   if (request != pod.requests.end()) known.compute_thousandths = request->second.compute_thousandths;
   if (!known.is_init) known.held = held->second.ids;
   if (!is_limited || held == pod.containers.end()) return known;
+  if (held->second.has_twin)
+    return refuse("the kubelet lists two Pods of this name; the older one must end first");
   if (held->second.has_unknown) return refuse("one of its GPUs is not known");
   for (const auto& [uuid, shares] : held->second.shares) {
     // A MIG device holds its memory itself.
@@ -123,6 +129,19 @@ void MemoryLedger::read_started_pods() {
   refresh();
 }
 
+bool MemoryLedger::is_list_current(const std::string& pod_uid, const std::string& container, bool has_claim) {
+  if (before_start_.size() >= kMaxStartedContainers) before_start_.clear();
+  if (answered_ > before_start_.try_emplace({pod_uid, container}, begun_).first->second) return true;
+  // Of claims, no list of allocations is kept.
+  return !has_claim && answered_ > before_allocation_ && ports_.shows_allocations &&
+         ports_.shows_allocations();
+}
+
+const MemoryLedger::HeldContainer* MemoryLedger::HeldPod::find_container(const std::string& name) const {
+  const auto found = containers.find(name);
+  return found == containers.end() ? nullptr : &found->second;
+}
+
 bool MemoryLedger::HeldPod::has_limit() const {
   return std::ranges::any_of(requests,
                              [](const auto& request) { return !request.second.memory_limit.is_zero(); });
@@ -134,9 +153,15 @@ bool MemoryLedger::has_limits() const {
   });
 }
 
+void MemoryLedger::refresh_pods(const PodRef& starting) {
+  refresh();
+  if (snapshot_ && !starting.name.empty() && !has_pod(starting.uid))
+    read_pod({starting.name_space, starting.name});
+}
+
 void MemoryLedger::refresh() {
   if (!snapshot_) return;
-  if (is_listing_ || reading_ > 0) {
+  if (!is_idle()) {
     is_again_due_ = true;
     return;
   }
@@ -148,11 +173,14 @@ void MemoryLedger::refresh() {
   const auto now = ports_.loop.now();
   for (auto& [name, pod] : pods_)
     pod.is_due |= is_full_round_ || (pod.has_limit() && now - pod.read_at >= kLimitedPodInterval);
-  ports_.holders([this, alive = lifetime_.watch()](const Result<std::vector<ContainerDevices>>& holders) {
+  ports_.holders([this, list = ++begun_,
+                  alive = lifetime_.watch()](const Result<std::vector<ContainerDevices>>& holders) {
     if (!alive) return;
     is_listing_ = false;
     if (holders) {
+      answered_ = list;
       on_holders(*holders);
+      use_early_pods();
     } else {
       on_failure(holders.error().with_context("cannot read the device allocations from the kubelet"));
     }
@@ -162,7 +190,10 @@ void MemoryLedger::refresh() {
 
 void MemoryLedger::on_holders(const std::vector<ContainerDevices>& holders) {
   std::map<PodName, std::map<std::string, HeldContainer>> held;
+  std::set<std::pair<PodName, std::string>> listed, twins;
   for (const auto& container : holders) {
+    const std::pair key(container.pod, container.container);
+    if (!listed.insert(key).second) twins.insert(key);
     for (const auto& [resource, ids] : container.devices) {
       for (const auto& id : ids) {
         const auto share = metrics::resolve_device_id(id, *snapshot_);
@@ -173,10 +204,14 @@ void MemoryLedger::on_holders(const std::vector<ContainerDevices>& holders) {
           continue;
         }
         one.resource = resource;
+        one.has_claim |= resource.str() == dra::kDriverName;
         ++one.shares[share->device];
         one.ids[resource].push_back(id);
       }
     }
+  }
+  for (const auto& [pod, container] : twins) {
+    if (held.contains(pod) && held[pod].contains(container)) held[pod][container].has_twin = true;
   }
   std::erase_if(pods_, [&](const auto& known) { return !held.contains(known.first); });
   for (auto& [name, containers] : held) {
@@ -186,25 +221,38 @@ void MemoryLedger::on_holders(const std::vector<ContainerDevices>& holders) {
   }
 }
 
-void MemoryLedger::read_due_pods() {
-  ++reading_;  // so that no answer ends the round before all requests are sent
-  for (auto& [name, pod] : pods_) {
-    if (!pod.is_due) continue;
-    ++reading_;
-    ports_.reader.read_pod(name.name_space, name.name,
-                           [this, key = name, alive = lifetime_.watch()](const auto& facts) {
-                             if (alive) on_pod(key, facts);
-                           });
+void MemoryLedger::use_early_pods() {
+  for (auto& [name, facts] : std::exchange(early_, {})) {
+    const auto found = pods_.find(name);
+    if (found == pods_.end()) continue;
+    found->second.is_due = false;
+    found->second.read_at = ports_.loop.now();
+    use_facts(found->second, facts);
   }
-  --reading_;
+}
+
+void MemoryLedger::read_due_pods() {
+  for (const auto& [name, pod] : pods_) {
+    if (pod.is_due) read_pod(name);
+  }
   finish_reads();
 }
 
+void MemoryLedger::read_pod(const PodName& name) {
+  if (!reading_.insert(name).second) return;
+  ports_.reader.read_pod(name.name_space, name.name,
+                         [this, key = name, alive = lifetime_.watch()](const auto& facts) {
+                           if (alive) on_pod(key, facts);
+                         });
+}
+
 void MemoryLedger::on_pod(const PodName& name, const Result<std::optional<k8s::PodMetadata>>& facts) {
-  --reading_;
+  reading_.erase(name);
   const auto found = pods_.find(name);
   if (!facts) {
     on_failure(facts.error().with_context("cannot read Pod " + name.name_space + "/" + name.name));
+  } else if (is_listing_) {
+    if (*facts) early_[name] = **facts;
   } else if (found != pods_.end()) {
     found->second.is_due = false;
     found->second.read_at = ports_.loop.now();
@@ -241,13 +289,19 @@ bool MemoryLedger::has_pod(const std::string& uid) const {
 }
 
 void MemoryLedger::finish_reads() {
-  if (reading_ == 0 && !is_again_due_ && round_result_) {
+  if (is_idle() && !is_again_due_ && round_result_) {
     std::erase_if(missing_, [this](const auto& uid) { return is_full_round_ || has_pod(uid); });
     are_all_due_ = is_again_due_ = !missing_.empty();
   }
-  if (reading_ == 0) schedule_poll();
+  if (is_idle()) schedule_poll();
   rebuild();
-  if (reading_ == 0 && !is_again_due_ && ports_.refreshed) ports_.refreshed(round_result_);
+  if (!is_idle() || !ports_.refreshed) return;
+  if (is_again_due_) return ports_.refreshed(fail(Code::kUnavailable, "the Pods are read again"));
+  ports_.refreshed(round_result_);
+  // Nobody waits for these any more.
+  if (is_idle() && !is_again_due_)
+    std::erase_if(before_start_,
+                  [this](const auto& one) { return one.second < answered_ && !has_pod(one.first.first); });
 }
 
 void MemoryLedger::schedule_poll() {
@@ -289,7 +343,7 @@ void MemoryLedger::rebuild() {
     }
   }
   const bool is_changed = std::exchange(entries_, entries) != entries;
-  if (reading_ == 0 && !is_listing_ && !next_ && has_limits())
+  if (is_idle() && !next_ && has_limits())
     next_ = ports_.loop.after(kLedgerPollInterval, [this] { refresh(); });
   if (is_changed) ports_.changed();
 }

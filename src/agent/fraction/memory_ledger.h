@@ -26,9 +26,10 @@
 
 namespace gpulet::agent {
 
-// The kubelet lists a new holder a moment after its Allocate has returned; a busy one, later.
-inline constexpr Duration kLedgerAllocationDelays[] = {std::chrono::milliseconds(500),
-                                                       std::chrono::seconds(5)};
+// The kubelet lists a new holder a moment after its Allocate has returned; a busy one, later. The first is
+// before a container can start: its sandbox alone takes longer. So its hook finds the Pod read.
+inline constexpr Duration kLedgerAllocationDelays[] = {
+    std::chrono::milliseconds(10), std::chrono::milliseconds(500), std::chrono::seconds(5)};
 // Pods leave unannounced.
 inline constexpr Duration kLedgerPollInterval = std::chrono::seconds(10);
 inline constexpr Duration kLimitedPodInterval = std::chrono::minutes(1);
@@ -37,8 +38,9 @@ inline constexpr Duration kLedgerStartDelay = std::chrono::seconds(2);
 // A container's id comes a moment after its start; a Pod that holds no GPU but uses one never becomes known.
 inline constexpr BackoffLimits kUnknownProcessBackoff{std::chrono::seconds(1), std::chrono::seconds(16)};
 inline constexpr unsigned kUnknownProcessReads = 5;
-inline constexpr std::size_t kMaxUnknownCgroups = 1024;  // that are remembered
-inline constexpr std::size_t kMaxMissingPods = 1024;     // likewise
+inline constexpr std::size_t kMaxUnknownCgroups = 1024;     // that are remembered
+inline constexpr std::size_t kMaxMissingPods = 1024;        // likewise
+inline constexpr std::size_t kMaxStartedContainers = 4096;  // likewise
 inline constexpr BackoffLimits kLedgerRetryBackoff{std::chrono::seconds(1), std::chrono::seconds(30)};
 
 struct LedgerEntry {
@@ -85,8 +87,11 @@ struct MemoryLedgerPorts {
   // The ledger is another one. Called from the loop, not from inside a call.
   std::function<void()> changed;
   // A round of reads has ended that began after the last call of refresh_pods(); the first error, where the
-  // kubelet or the API server did not answer. May be empty.
+  // kubelet or the API server did not answer. Also with an error after a round that began before. May be
+  // empty.
   std::function<void(const Status&)> refreshed = {};
+  // As Devices::shows_allocations(); empty: never.
+  std::function<bool()> shows_allocations = {};
 };
 
 // Loop's thread only.
@@ -105,10 +110,15 @@ class MemoryLedger {
   // Reads the holders again, and those of their Pods that are not known. Where a Pod that find_limits() did
   // not find is not among them, all Pods are read: PodResources has no UID. Then `refreshed` is called; after
   // a failure also when a later round has succeeded.
-  void refresh_pods() { refresh(); }
+  // `starting`: as its runtime names a Pod that find_limits() did not find; it is read at the same time as
+  // the holders, and counts if it has this UID.
+  void refresh_pods(const PodRef& starting = {});
 
   // The limits of a container of this run of a Pod, which is about to start: its id is read soon. An init
   // container is in no list of the kubelet: where it requests memory, it is refused.
+  //
+  // What the kubelet has listed counts if it was asked after the container's first call of this, or after
+  // every allocation: a name alone may be that of an older Pod, which held other GPUs.
   ContainerLimits find_limits(const std::string& pod_uid, const std::string& container);
 
   // By GPU, each list by Pod and container. GPUs without a limit are there too.
@@ -120,6 +130,8 @@ class MemoryLedger {
     ResourceName resource;                  // one of those that it holds
     std::map<DeviceUuid, unsigned> shares;  // by GPU
     bool has_unknown = false;               // a GPU that the snapshot lacks
+    bool has_claim = false;                 // some of its GPUs are of a claim
+    bool has_twin = false;                  // of another Pod with the same names
     std::map<ResourceName, std::vector<DeviceId>> ids{};
     friend bool operator==(const HeldContainer&, const HeldContainer&) = default;
   };
@@ -132,13 +144,19 @@ class MemoryLedger {
     Time read_at{};
     bool starts = false;  // one of its containers
     bool has_limit() const;
+    const HeldContainer* find_container(const std::string& name) const;
   };
 
   std::set<DeviceUuid> unlimited_gpus(const HeldPod& pod) const;
+  bool is_idle() const { return !is_listing_ && reading_.empty(); }
+  // Whether the newest List shows what the container holds.
+  bool is_list_current(const std::string& pod_uid, const std::string& container, bool has_claim);
   void refresh();
   void read_started_pods();
   bool has_pod(const std::string& uid) const;
   void on_holders(const std::vector<ContainerDevices>& holders);
+  void use_early_pods();
+  void read_pod(const PodName& name);
   void read_due_pods();
   void on_pod(const PodName& name, const Result<std::optional<k8s::PodMetadata>>& facts);
   void use_facts(HeldPod& pod, const k8s::PodMetadata& facts);
@@ -161,7 +179,12 @@ class MemoryLedger {
   std::set<std::string> missing_;  // UIDs that find_limits() has not found since all Pods were read
   bool are_all_due_ = false;       // Pods, to be read in the next round
   bool is_full_round_ = false;
-  std::size_t reading_ = 0;  // Pods
+  std::set<PodName> reading_;
+  std::map<PodName, k8s::PodMetadata> early_;  // that were read before the List that shows them
+  // Lists: begun; the newest that was answered; the last that began before an allocation, and before the
+  // first find_limits() of a container (Pod UID and name).
+  std::uint64_t begun_ = 0, answered_ = 0, before_allocation_ = 0;
+  std::map<std::pair<std::string, std::string>, std::uint64_t> before_start_;
   bool has_failed_ = false;  // a read of this round
   std::string reported_problem_;
   Status round_result_;

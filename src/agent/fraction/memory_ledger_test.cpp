@@ -33,7 +33,8 @@ class MemoryLedgerTest : public testing::Test {
                                      .reader = reader,
                                      .on_invalid_request = [](const PodRef&, const std::string&) {},
                                      .changed = [] {},
-                                     .refreshed = [this](const Status& result) { rounds.push_back(result); }},
+                                     .refreshed = [this](const Status& result) { on_round(result); },
+                                     .shows_allocations = [this] { return shows_allocations; }},
                    1);
     ledger->use_snapshot(node);
     loop.run_ready();
@@ -50,6 +51,15 @@ class MemoryLedgerTest : public testing::Test {
         {.name = "prepare", .is_init = true, .limits = {}, .id = {}},
         {.name = "main", .limits = {{"nvidia.com/gpu", "1"}}, .id = {}}};
   }
+  // A round before the refresh was called has an error, so that nobody takes it for an answer.
+  void on_round(const Status& result) {
+    const bool is_early = !result && result.error().message() == "the Pods are read again";
+    if (is_early) {
+      ++early_rounds;
+    } else {
+      rounds.push_back(result);
+    }
+  }
   void refresh() {
     ledger->refresh_pods();
     loop.run_ready();
@@ -61,6 +71,8 @@ class MemoryLedgerTest : public testing::Test {
   std::optional<Error> kubelet_error;
   std::size_t lists = 0;
   std::vector<Status> rounds;
+  unsigned early_rounds = 0;
+  bool shows_allocations = true;
   std::optional<MemoryLedger> ledger;
 };
 
@@ -138,6 +150,97 @@ TEST_F(MemoryLedgerTest, ARefreshReadsEveryPodAgain) {
   EXPECT_EQ(ledger->find_limits("uid-new", "main").limits.at(DeviceUuid("GPU-0")), mebibytes(3000));
 }
 
+// Its hook finds what was read after its Allocate.
+TEST_F(MemoryLedgerTest, ReadsANewPodBeforeItsContainerStarts) {
+  add_pod("a", "1000", {"GPU-0::0"});
+  ledger->on_allocated();
+  EXPECT_EQ(ledger->find_limits("uid-a", "main").state, State::kUnknown);
+  loop.advance(kLedgerAllocationDelays[0]);
+  loop.run_ready();
+  EXPECT_EQ(ledger->find_limits("uid-a", "main").state, State::kKnown);
+}
+
+// PodResources has no UID: the List may still show an older Pod of the same name, and other GPUs.
+TEST_F(MemoryLedgerTest, AListFromBeforeAnAllocationDoesNotCount) {
+  add_pod("a", "1000", {"GPU-0::0"}, "uid-old");
+  refresh();
+  // The kubelet has answered the new Pod's Allocate, but still lists the older Pod.
+  reader.add_pod("a", {{"gpu-memory", "1000"}}, "uid-new");
+  reader.pods["default/a"].containers = {{.name = "main", .limits = {{"nvidia.com/gpu", "1"}}, .id = {}}};
+  shows_allocations = false;
+  ledger->on_allocated();
+  loop.advance(kLedgerAllocationDelays[0]);
+  ledger->on_unknown_process(DeviceUuid("GPU-0"), {"uid-new", "1f"});  // reads the new Pod
+  loop.run_ready();
+  EXPECT_EQ(ledger->find_limits("uid-new", "main").state, State::kUnknown);
+  add_pod("a", "1000", {"GPU-0::1", "GPU-0::2"}, "uid-new");
+  refresh();
+  EXPECT_EQ(ledger->find_limits("uid-new", "main").limits.at(DeviceUuid("GPU-0")), mebibytes(2000));
+  // What was listed after its first start is so for good: a container keeps its devices.
+  ledger->on_allocated();
+  EXPECT_EQ(ledger->find_limits("uid-new", "main").state, State::kKnown);
+  EXPECT_EQ(ledger->find_limits("uid-old", "main").state, State::kUnknown);
+}
+
+// Also where each allocation is shown, if one came after the List began.
+TEST_F(MemoryLedgerTest, AnAllocationDuringAListIsNotInIt) {
+  add_pod("a", "1000", {"GPU-0::0"});
+  ledger->refresh_pods();
+  ledger->on_allocated();
+  loop.run_ready();
+  EXPECT_EQ(ledger->find_limits("uid-a", "main").state, State::kUnknown);
+  loop.advance(kLedgerAllocationDelays[0]);
+  loop.run_ready();
+  EXPECT_EQ(ledger->find_limits("uid-a", "main").state, State::kKnown);
+}
+
+TEST_F(MemoryLedgerTest, AClaimNeedsAListOfItsOwn) {
+  add_pod("a", "1000", {});
+  holders.back().devices = {{ResourceName("gpu.nvidia.com"), {DeviceId("GPU-0")}}};
+  refresh();
+  EXPECT_EQ(ledger->find_limits("uid-a", "main").state, State::kUnknown);
+  refresh();
+  EXPECT_EQ(ledger->find_limits("uid-a", "main").state, State::kKnown);
+}
+
+// The older one has been deleted by force; its containers still run.
+TEST_F(MemoryLedgerTest, TwoPodsOfOneNameAreRefusedUntilOneHasEnded) {
+  add_pod("a", "1000", {"GPU-0::0"}, "uid-new");
+  holders.push_back(container_with_devices("a", {"GPU-0::1"}));
+  refresh();
+  EXPECT_EQ(ledger->find_limits("uid-new", "main").state, State::kRefused);
+  EXPECT_THAT(ledger->find_limits("uid-new", "main").reason, HasSubstr("two Pods of this name"));
+  holders.pop_back();
+  refresh();
+  EXPECT_EQ(ledger->find_limits("uid-new", "main").limits.at(DeviceUuid("GPU-0")), mebibytes(1000));
+}
+
+// The runtime names the Pod: nothing waits for the List to name it.
+TEST_F(MemoryLedgerTest, ANamedPodIsReadBesideTheList) {
+  add_pod("a", "1000", {"GPU-0::0"});
+  shows_allocations = false;
+  EXPECT_EQ(ledger->find_limits("uid-a", "main").state, State::kUnknown);
+  reader.asked.clear();
+  ledger->refresh_pods({"default", "a", "uid-a"});
+  EXPECT_EQ(reader.asked, std::vector<std::string>{"default/a"}) << "before the List is answered";
+  loop.run_ready();
+  EXPECT_EQ(rounds.size(), 1u);
+  EXPECT_EQ(reader.asked.size(), 1u);
+  EXPECT_EQ(ledger->find_limits("uid-a", "main").state, State::kKnown);
+  // A name that is another Pod's gives nothing: the UID counts.
+  add_pod("b", "2000", {"GPU-0::1"});
+  EXPECT_EQ(ledger->find_limits("uid-x", "main").state, State::kUnknown);
+  ledger->refresh_pods({"default", "b", "uid-x"});
+  loop.run_ready();
+  loop.advance(Duration::zero());
+  EXPECT_EQ(ledger->find_limits("uid-x", "main").state, State::kUnknown);
+  // One that holds nothing of the node is not kept.
+  reader.add_pod("c");
+  ledger->refresh_pods({"default", "c", "uid-c"});
+  loop.run_ready();
+  EXPECT_EQ(ledger->find_limits("uid-c", "main").state, State::kUnknown);
+}
+
 // The container of a new Pod waits for one request to the API server, however many Pods there are.
 TEST_F(MemoryLedgerTest, ANewPodIsReadAlone) {
   for (const char* name : {"a", "b", "c"}) add_pod(name, "1000", {"GPU-0::0"});
@@ -166,6 +269,7 @@ TEST_F(MemoryLedgerTest, ARefreshEndsWithARoundOfItsOwn) {
   loop.advance(Duration::zero());
   loop.run_ready();
   EXPECT_EQ(rounds.size(), 1u);
+  EXPECT_EQ(early_rounds, 1u);
   EXPECT_EQ(lists, 3u) << "one at the start";
 }
 

@@ -72,6 +72,8 @@ class Devices final : public Component {
   void list_containers(std::function<void(Result<Containers>)> done);
   // Which Pod holds each device.
   void list_holders(std::function<void(Result<Holders>)> done);
+  // As PluginHost::shows_allocations().
+  bool shows_allocations() const { return host_ && host_->shows_allocations(); }
 
   // As PluginHost::set_demand_source(), whatever host is there.
   void set_demand_source(device_plugin::DemandSource source);

@@ -25,7 +25,7 @@ namespace gpulet::sim {
 
 inline constexpr std::uint32_t kMagic = 0x4c504753;  // "SGPL"
 // Increased with every change of the layout below: a library refuses a state of another build.
-inline constexpr std::uint32_t kLayoutVersion = 10;
+inline constexpr std::uint32_t kLayoutVersion = 11;
 inline constexpr std::size_t kMaxGpus = 64;
 inline constexpr std::size_t kMaxLinks = 36;           // NVML_NVLINK_MAX_LINKS
 inline constexpr std::size_t kMaxProfiles = 18;        // NVML_GPU_INSTANCE_PROFILE_COUNT
@@ -95,6 +95,8 @@ struct Clocks {
   std::int32_t max[4];
   std::int32_t application[4];
   std::int32_t application_default[4];
+  std::int32_t locked_graphics[2];  // lowest and highest; highest 0: not locked
+  std::int32_t locked_memory[2];
 };
 
 inline constexpr std::uint8_t kFabricCompleted = 3;  // NVML_GPU_FABRIC_STATE_COMPLETED
@@ -468,6 +470,8 @@ void load_driver(Machine& machine);
 // and retrains links. kFailedPrecondition while processes run on it.
 Status reset_gpu(Machine& machine, std::uint32_t gpu);
 void reset_idle_gpu(Gpu& gpu);  // without that check
+// Those of its load, idle without a process, within what the clocks are locked to.
+void update_current_clocks(Gpu& gpu);
 void reboot(Machine& machine);  // ends processes, resets GPUs, loads the driver; GPU faults stay
 
 // Removes faults and the recovery action; restores links, PCIe lanes, fabric and temperature, no counters.

@@ -2,7 +2,6 @@
 #include <linux/capability.h>
 
 #include "base/test_capabilities.h"
-#include "sim/control/control.h"
 #include "sim/driver/driver_test.h"
 
 namespace gpulet::sim {
@@ -89,7 +88,7 @@ TEST_F(PowerCallsTest, AReloadAndAResetEndBoth) {
     ASSERT_EQ(nvmlDeviceSetPowerManagementLimit(gpu_device(0), 300'000), NVML_SUCCESS);
     ASSERT_EQ(nvmlDeviceSetGpuLockedClocks(gpu_device(0), 1200, 1200), NVML_SUCCESS);
     if (is_reset) {
-      ASSERT_TRUE(gpulet::sim::reset_gpu(*edit_machine(), 0));
+      ASSERT_TRUE(reset_gpu(*edit_machine(), 0));
     } else {
       unload_driver(*edit_machine());
       load_driver(*edit_machine());

@@ -95,9 +95,9 @@ struct MemoryAuditStats {
     PodName pod;
     std::string container;
     Bytes limit;
-    std::optional<Bytes> used{};          // nullopt: not read yet
-    std::string grade{};                  // how hard the limit is: "audited"; empty: unknown
-    std::vector<std::string> reasons{};   // why it is not harder, one line each
+    std::optional<Bytes> used{};         // nullopt: not read yet
+    std::string grade{};                 // how hard the limit is: "audited"; empty: unknown
+    std::vector<std::string> reasons{};  // why it is not harder, one line each
     friend bool operator==(const Container&, const Container&) = default;
   };
   std::vector<Container> containers{};
@@ -107,6 +107,17 @@ struct MemoryAuditStats {
 // GPUs that are not in the snapshot have no series.
 void add_memory_audit_metrics(Exposition& page, const inventory::Snapshot& snapshot,
                               const MemoryAuditStats& stats);
+
+// The power limit of a GPU that the agent sets.
+struct GpuPowerLimit {
+  DeviceUuid gpu;
+  std::optional<MilliWatts> limit{};
+  std::string source{};      // what it comes from: "schedule"
+  bool has_problem = false;  // limit or clocks are not as they are to be
+};
+// GPUs that are not in the snapshot have no series.
+void add_power_metrics(Exposition& page, const inventory::Snapshot& snapshot,
+                       std::span<const GpuPowerLimit> limits);
 
 // What the kubelet asks of this node as a driver of Dynamic Resource Allocation. Names and labels are those
 // of NVIDIA's DRA driver.

@@ -3,8 +3,8 @@
 //
 // Errors and threads are those of Session. Setting needs CAP_SYS_ADMIN; kInvalidArgument for a value out of
 // bounds. A limit and a lock last until the driver is loaded again or the GPU is reset. What clocks are
-// locked to cannot be read. Source: nvml.h, nvmlDeviceSetPowerManagementLimit, nvmlDeviceSetGpuLockedClocks (Volta and later),
-// nvmlDeviceSetMemoryLockedClocks (Ampere and later).
+// locked to cannot be read. Source: nvml.h, nvmlDeviceSetPowerManagementLimit,
+// nvmlDeviceSetGpuLockedClocks (Volta and later), nvmlDeviceSetMemoryLockedClocks (Ampere and later).
 #pragma once
 
 #include <vector>

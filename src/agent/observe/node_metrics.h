@@ -17,6 +17,7 @@
 #include "agent/observe/claim_status.h"
 #include "agent/observe/limit_status.h"
 #include "agent/observe/metrics_collector.h"
+#include "agent/observe/power_status.h"
 #include "agent/observe/usage_store.h"
 #include "agent/remediation/pod_device_index.h"
 #include "base/file_watch.h"
@@ -77,6 +78,7 @@ struct NodeCounts {
   std::optional<MemoryLimitStatus> memory_limit{};  // where the node wants memory limits
   // agent/remediation/cut_off_pods.h
   std::optional<std::vector<std::string>> containers_cut_off{};
+  std::vector<GpuPowerStatus> power{};  // of GPUs whose limit the agent sets, or cannot
 };
 
 class NodeMetrics {

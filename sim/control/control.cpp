@@ -68,8 +68,7 @@ void update_load_metrics(Machine& machine, std::uint32_t index) {
   gpu.memory_temperature =
       interpolate(gpu.idle.memory_temperature,
                   gpu.temperature_memory_max == kNotReported ? 80 : gpu.temperature_memory_max - 12, busy);
-  const auto& clocks = any ? gpu.clocks.application : gpu.idle.clocks;
-  std::copy(std::begin(clocks), std::end(clocks), gpu.clocks.current);
+  update_current_clocks(gpu);
   gpu.clock_event_reasons = any ? gpu.clock_event_reasons & ~kIdle : gpu.clock_event_reasons | kIdle;
 }
 

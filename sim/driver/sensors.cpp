@@ -47,6 +47,43 @@ nvmlReturn_t put_list(unsigned int total, unsigned int* count, unsigned int* val
   return NVML_SUCCESS;
 }
 
+// What locks a kind of clocks, and the first architecture that can.
+struct ClockLock {
+  nvmlClockType_t type;
+  nvmlDeviceArchitecture_t first_architecture;
+  std::int32_t (Clocks::*range)[2];
+};
+constexpr ClockLock kGraphicsLock{NVML_CLOCK_GRAPHICS, NVML_DEVICE_ARCH_VOLTA, &Clocks::locked_graphics};
+constexpr ClockLock kMemoryLock{NVML_CLOCK_MEM, NVML_DEVICE_ARCH_AMPERE, &Clocks::locked_memory};
+
+bool is_symbolic(unsigned int clock) { return clock >= NVML_CLOCK_LIMIT_ID_RANGE_START; }
+
+// Numbers, or two of nvmlClockLimitId_t: the thermal design power's clock is the application clock here.
+nvmlReturn_t lock_clocks(nvmlDevice_t device, const ClockLock& lock, unsigned int lowest,
+                         unsigned int highest) {
+  const GpuEdit call(device);
+  if (const auto error = call.entry_error()) return error;
+  Gpu& gpu = call.gpu_state();
+  const std::int32_t most = gpu.clocks.max[lock.type];
+  if (gpu.architecture < lock.first_architecture || most == kNotReported) return NVML_ERROR_NOT_SUPPORTED;
+  if (is_symbolic(lowest) != is_symbolic(highest)) return NVML_ERROR_INVALID_ARGUMENT;
+  const std::int32_t least = lock.type == NVML_CLOCK_MEM ? most : kLowestGraphicsMhz;
+  std::int32_t range[2] = {static_cast<std::int32_t>(lowest), static_cast<std::int32_t>(highest)};
+  if (is_symbolic(lowest)) {
+    const std::int32_t design = gpu.clocks.application_default[lock.type];
+    const bool is_unlocked =
+        lowest == NVML_CLOCK_LIMIT_ID_UNLIMITED && highest == NVML_CLOCK_LIMIT_ID_UNLIMITED;
+    range[0] = lowest == NVML_CLOCK_LIMIT_ID_UNLIMITED ? least : design;
+    range[1] = highest == NVML_CLOCK_LIMIT_ID_UNLIMITED ? most : design;
+    if (is_unlocked) range[0] = range[1] = 0;
+  } else if (range[0] > range[1] || range[0] < least || range[1] > most) {
+    return NVML_ERROR_INVALID_ARGUMENT;
+  }
+  std::copy(std::begin(range), std::end(range), gpu.clocks.*lock.range);
+  update_current_clocks(gpu);
+  return NVML_SUCCESS;
+}
+
 }  // namespace
 
 nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, nvmlClockType_t type, unsigned int* clock) {
@@ -135,6 +172,19 @@ nvmlReturn_t nvmlDeviceResetApplicationsClocks(nvmlDevice_t device) {
   return NVML_SUCCESS;
 }
 
+nvmlReturn_t nvmlDeviceSetGpuLockedClocks(nvmlDevice_t device, unsigned int lowest, unsigned int highest) {
+  return lock_clocks(device, kGraphicsLock, lowest, highest);
+}
+nvmlReturn_t nvmlDeviceResetGpuLockedClocks(nvmlDevice_t device) {
+  return lock_clocks(device, kGraphicsLock, NVML_CLOCK_LIMIT_ID_UNLIMITED, NVML_CLOCK_LIMIT_ID_UNLIMITED);
+}
+nvmlReturn_t nvmlDeviceSetMemoryLockedClocks(nvmlDevice_t device, unsigned int lowest, unsigned int highest) {
+  return lock_clocks(device, kMemoryLock, lowest, highest);
+}
+nvmlReturn_t nvmlDeviceResetMemoryLockedClocks(nvmlDevice_t device) {
+  return lock_clocks(device, kMemoryLock, NVML_CLOCK_LIMIT_ID_UNLIMITED, NVML_CLOCK_LIMIT_ID_UNLIMITED);
+}
+
 nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t device, unsigned long long* reasons) {
   return event_reasons(device, reasons);
 }
@@ -210,6 +260,8 @@ nvmlReturn_t set_power_limit(nvmlDevice_t device, unsigned int limit) {
   const auto wanted = static_cast<std::int64_t>(limit);
   if (wanted < gpu.power_limit_min_mw || wanted > gpu.power_limit_max_mw) return NVML_ERROR_INVALID_ARGUMENT;
   gpu.power_limit_mw = static_cast<std::int32_t>(limit);
+  if (gpu.power_usage_mw != kNotReported && gpu.power_usage_mw > gpu.power_limit_mw)
+    set_power_usage(gpu, gpu.power_limit_mw, monotonic_ns());
   return NVML_SUCCESS;
 }
 

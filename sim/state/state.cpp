@@ -194,6 +194,14 @@ void restart_counters(Gpu& gpu) {
   gpu.links_since_ns = monotonic_ns();
 }
 
+// Neither survives a reset or a load of the driver. Source: nvml.h, nvmlDeviceSetPowerManagementLimit and
+// nvmlDeviceSetGpuLockedClocks.
+void restore_power_settings(Gpu& gpu) {
+  gpu.power_limit_mw = gpu.power_limit_default_mw;
+  for (auto* lock : {&gpu.clocks.locked_graphics, &gpu.clocks.locked_memory}) (*lock)[0] = (*lock)[1] = 0;
+  update_current_clocks(gpu);
+}
+
 // NVML_GPU_FABRIC_STATE_COMPLETED, NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY.
 constexpr std::uint8_t kFabricHealthy = 1;
 
@@ -246,6 +254,7 @@ void load_driver(Machine& machine) {
     for (std::uint32_t i = 0; i < machine.gpu_count; ++i) {
       Gpu& gpu = machine.gpus[i];
       restart_counters(gpu);
+      restore_power_settings(gpu);
       // Instances exist in the driver only. Since Hopper so does the mode; Ampere has it on the card, where a
       // pending mode waits for a reset: loading the driver is none. Source: MIG User Guide, "Deployment
       // Considerations" (persistent across reboots on Ampere) and "Enable MIG Mode".
@@ -272,6 +281,7 @@ Status reset_gpu(Machine& machine, std::uint32_t index) {
 
 void reset_idle_gpu(Gpu& gpu) {
   restart_counters(gpu);
+  restore_power_settings(gpu);
   clear_instances(gpu.mig);
   gpu.mig.current = gpu.mig.pending;
   gpu.ecc_current = gpu.ecc_pending;
@@ -310,6 +320,17 @@ std::vector<std::uint32_t> reset_partners(const Machine& machine, std::uint32_t 
   }
   std::ranges::sort(group);
   return group;
+}
+
+void update_current_clocks(Gpu& gpu) {
+  const bool is_busy = std::ranges::any_of(gpu.processes, [](const auto& process) { return process.pid != 0; });
+  const auto& clocks = is_busy ? gpu.clocks.application : gpu.idle.clocks;
+  for (std::size_t i = 0; i < std::size(clocks); ++i) {
+    const bool is_memory = i == 2;
+    const auto& lock = is_memory ? gpu.clocks.locked_memory : gpu.clocks.locked_graphics;
+    const bool is_locked = lock[1] != 0 && clocks[i] != kNotReported && i != 3;
+    gpu.clocks.current[i] = is_locked ? std::clamp(clocks[i], lock[0], lock[1]) : clocks[i];
+  }
 }
 
 void reboot(Machine& machine) {

@@ -96,6 +96,8 @@ struct Clocks {
   std::int32_t max[4];
   std::int32_t application[4];
   std::int32_t application_default[4];
+  std::int32_t locked_graphics[2];  // lowest and highest; highest 0: not locked
+  std::int32_t locked_memory[2];
 };
 
 inline constexpr std::uint8_t kFabricCompleted = 3;  // NVML_GPU_FABRIC_STATE_COMPLETED
@@ -475,6 +477,8 @@ void reset_idle_gpu(Gpu& gpu);  // without that check
 // The GPUs that must be reset in the same command as this one, itself included: before Ampere all that its
 // NVLinks reach. Source: nvidia-smi(1), --gpu-reset, with a running fabric manager.
 std::vector<std::uint32_t> reset_partners(const Machine& machine, std::uint32_t gpu);
+// Those of its load, idle without a process, within what the clocks are locked to.
+void update_current_clocks(Gpu& gpu);
 void reboot(Machine& machine);  // ends processes, resets GPUs, loads the driver; GPU faults stay
 
 // Removes faults and the recovery action; restores links, PCIe lanes, fabric and temperature, no counters.

@@ -87,8 +87,12 @@ inline void fill_sensors(Gpu& gpu) {
   gpu.memory_total = 81559 * kMiB;
   gpu.memory_reserved = 551 * kMiB;
   gpu.bar1_total = 131072 * kMiB;
-  gpu.clocks = Clocks{
-      {345, 345, 2619, 765}, {1980, 1980, 2619, 1545}, {1980, 1980, 2619, 1545}, {1980, 1980, 2619, 1545}};
+  gpu.clocks = Clocks{{345, 345, 2619, 765},
+                      {1980, 1980, 2619, 1545},
+                      {1980, 1980, 2619, 1545},
+                      {1980, 1980, 2619, 1545},
+                      {0, 0},
+                      {0, 0}};
   gpu.clock_event_reasons = 1;
   gpu.fan_percent = kNotReported;
   gpu.temperature = 30;

@@ -21,6 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (checked.loaded.config.sharing.resources.size() != second.loaded.config.sharing.resources.size())
     std::abort();
   if (checked.loaded.config.gpulet.partition != second.loaded.config.gpulet.partition) std::abort();
+  if (checked.loaded.config.gpulet.power != second.loaded.config.gpulet.power) std::abort();
   if (checked.loaded.config.gpu_resources.size() != second.loaded.config.gpu_resources.size()) std::abort();
   return 0;
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "config/partition_rules.h"
+#include "config/power_settings.h"
 #include "health/policy/eviction_policy.h"
 #include "health/policy/health_policy.h"
 #include "health/report/node_health.h"
@@ -193,6 +194,7 @@ struct GpuletSettings {
   DraSettings dra;
   FractionSettings fraction;
   repair::Policy repair;
+  PowerSettings power;
 };
 
 // The rows of config/schema.h's table for `gpulet.*`, for `gpulet.driver`, `gpulet.mig`,

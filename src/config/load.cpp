@@ -32,7 +32,7 @@ std::vector<std::string> keys_below(const std::string& section) {
     if (std::ranges::count(keys, key) == 0) keys.push_back(std::move(key));
   }
   if (section.empty()) keys.insert(keys.end(), {"resources", "sharing"});
-  if (section == "gpulet") keys.emplace_back("partition");
+  if (section == "gpulet") keys.insert(keys.end(), {"partition", "power"});
   return keys;
 }
 
@@ -102,6 +102,8 @@ class Loader {
       } else if (path == "gpulet.partition") {
         loaded_config().gpulet.partition = read_partition(entry.value, problems_);
         checked_.loaded.partition_origin = origin_of(entry.value);
+      } else if (path == "gpulet.power") {
+        loaded_config().gpulet.power = read_power(entry.value, problems_);
       } else if (const auto* setting = find_setting_by_path(path)) {
         read_setting(*setting, entry.value);
       } else if (entry.value.kind == NodeKind::kMapping) {

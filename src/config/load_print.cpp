@@ -226,6 +226,8 @@ YamlNode config_node(const LoadedConfig& loaded) {
   }
   const auto& rules = loaded.config.gpulet.partition;
   if (!rules.empty()) member(root, "gpulet").add("partition", partition_node(rules, loaded.partition_origin));
+  const auto& power = loaded.config.gpulet.power;
+  if (power != PowerSettings{}) member(root, "gpulet").add("power", power_node(power, gpus_node));
   return root;
 }
 

@@ -53,6 +53,16 @@ gpulet:
   - {model: "*T400*", display: true, exclude: true}
   - nodeLabel: cut
     mig: {devices: {1g.10gb: 7}, strategy: single, name: slice}
+  power:
+    rules:
+    - {devices: [0], limit: 80%, clocks: {graphics: 210-1410, memory: 2619}}
+    - model: "*H100*"
+      nodeLabel: pool=night
+      limit: 650W
+      schedule:
+      - {days: [Mon-Fri], from: "22:00", to: "06:00", limit: 60%}
+      - {days: [Sat, Sun], clocks: {graphics: 1200}}
+    podAnnotation: {enabled: true, min: 50%}
 )";
   sources.environment = {
       {"PASS_DEVICE_SPECS", "true"}, {"CDI_DISABLE_HOOKS", "all"}, {"IMEX_CHANNEL_IDS", "0"}};
@@ -107,6 +117,7 @@ TEST(Print, LoadsItsOwnOutput) {
               second.config.sharing.fail_requests_greater_than_one);
     EXPECT_EQ(first.config.gpu_resources.size(), second.config.gpu_resources.size());
     EXPECT_EQ(first.config.gpulet.partition, second.config.gpulet.partition);
+    EXPECT_EQ(first.config.gpulet.power, second.config.gpulet.power);
     EXPECT_EQ(first.config.gpulet.mig, second.config.gpulet.mig);
     EXPECT_EQ(first.config.gpulet.mps, second.config.gpulet.mps);
   }

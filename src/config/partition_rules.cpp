@@ -85,21 +85,6 @@ std::optional<GpuSelection> read_gpu_list(const Node& node, const std::string& f
   return refs;
 }
 
-std::optional<GpuSelection> read_gpu_selection(const Node& node, const std::string& field,
-                                               Problems& problems) {
-  if (node.kind == NodeKind::kSequence) return read_gpu_list(node, field, problems);
-  if (node.kind == NodeKind::kScalar && node.scalar == "all") return AllDevices{};
-  const auto count = plain_number(node);
-  if (count && *count >= 1 && *count <= kMaxGpuIndex + 1) return DeviceCount{static_cast<unsigned>(*count)};
-  if (node.kind == NodeKind::kScalar && !count && parse_gpu_ref(node.scalar)) {
-    problems.add_error(node.position, field, "expected a list: [" + node.scalar + "]");
-  } else {
-    problems.add_error(node.position, field,
-                       expected_but_found("all, a count of GPUs (at least 1) or a list", node));
-  }
-  return std::nullopt;
-}
-
 const std::vector<std::string> kModes = {"whole", "timeSlicing", "mps", "mig", "dynamicMig", "exclude"};
 
 class RuleReader {
@@ -436,6 +421,21 @@ class RuleReader {
 };
 
 }  // namespace
+
+std::optional<GpuSelection> read_gpu_selection(const Node& node, const std::string& field,
+                                               Problems& problems) {
+  if (node.kind == NodeKind::kSequence) return read_gpu_list(node, field, problems);
+  if (node.kind == NodeKind::kScalar && node.scalar == "all") return AllDevices{};
+  const auto count = plain_number(node);
+  if (count && *count >= 1 && *count <= kMaxGpuIndex + 1) return DeviceCount{static_cast<unsigned>(*count)};
+  if (node.kind == NodeKind::kScalar && !count && parse_gpu_ref(node.scalar)) {
+    problems.add_error(node.position, field, "expected a list: [" + node.scalar + "]");
+  } else {
+    problems.add_error(node.position, field,
+                       expected_but_found("all, a count of GPUs (at least 1) or a list", node));
+  }
+  return std::nullopt;
+}
 
 std::string_view claims_only_key(const PartitionRule& rule) {
   if (std::holds_alternative<DynamicMig>(rule.mode)) return "dynamicMig";

@@ -169,6 +169,10 @@ inline constexpr unsigned kMaxGpuIndex = 1023;
 // cmd/mps-control-daemon/mps/device.go.
 inline constexpr unsigned kMaxMpsClients = 48;
 
+// Reads `devices`: all, a count of GPUs, or a list. Adds to `problems` what is wrong.
+std::optional<GpuSelection> read_gpu_selection(const yaml::Node& node, const std::string& field,
+                                               Problems& problems);
+
 // Reads the list. Adds to `problems` what is wrong; the result is then invalid.
 std::vector<PartitionRule> read_partition(const yaml::Node& node, Problems& problems);
 

@@ -126,6 +126,8 @@ CheckResult check_mig(const Facts& facts);
 CheckResult check_mps_daemons(const Facts& facts);
 // GPUs throttled by heat or power.
 CheckResult check_throttling(const Facts& facts);
+// Power limits and clocks that the agent is to set.
+CheckResult check_power_limits(const Facts& facts);
 CheckResult check_processes_outside_pods(const Facts& facts);
 // ACS and the IOMMU between GPUs.
 CheckResult check_iommu(const Facts& facts);

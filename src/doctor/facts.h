@@ -14,6 +14,7 @@
 
 #include "agent/observe/claim_status.h"
 #include "agent/observe/limit_status.h"
+#include "agent/observe/power_status.h"
 #include "base/result.h"
 #include "extender/ask_monitor.h"
 #include "health/evidence/evidence.h"
@@ -150,9 +151,10 @@ struct AgentFacts {
   std::vector<std::string> missing_driver_rights{};
   std::vector<AgentGpu> gpus{};  // by index
   agent::ClaimStatus claims{};
-  WallTime read_at{};  // by this machine's clock
+  WallTime read_at{};                                      // by this machine's clock
   std::optional<agent::MemoryLimitStatus> memory_limit{};  // nullopt: the node wants no limits
   std::vector<std::string> cut_off{};  // containers that may no longer open their GPUs, one line each
+  std::vector<agent::GpuPowerStatus> power{};
 };
 
 struct AgentSettings {

@@ -297,6 +297,7 @@ Result<AgentFacts> parse_agent_page(const std::string& document, std::string& co
   }
   agent.claims = agent::parse_claim_status(node);
   agent.memory_limit = agent::parse_limit_status(node);
+  agent.power = agent::parse_power_status(node);
   for (const auto& container : json_member(node, "cut_off")) agent.cut_off.push_back(json_text(container));
   for (const auto& event : json_member(node, "events")) {
     const auto message = json_text(json_member(event, "message"));

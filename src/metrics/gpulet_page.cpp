@@ -12,7 +12,7 @@ namespace {
 using enum Exposition::Type;
 using Named = std::vector<std::pair<std::string, std::string>>;
 
-constexpr double kMillijoules = 1000;
+constexpr double kMillijoules = 1000, kMilliwatts = 1000;
 
 // Indices of kMetrics.
 enum class Metric {
@@ -29,6 +29,8 @@ enum class Metric {
   kMemoryLimitGrade,
   kMemoryUsed,
   kUnlistedMemory,
+  kPowerLimit,
+  kPowerProblem,
   kMigInstance,
   kLinkUp,
   kLinkTransmitted,
@@ -75,7 +77,7 @@ enum class Metric {
   kCount,
 };
 
-// The first twenty-two have the device labels before their own.
+// The first twenty-four have the device labels before their own.
 constexpr std::array<MetricInfo, static_cast<std::size_t>(Metric::kCount)> kMetrics = {{
     {"gpulet_device_allocated", kGauge, "resource, share, namespace, pod, container",
      "1 for each container that holds the device or a share of it."},
@@ -103,6 +105,9 @@ constexpr std::array<MetricInfo, static_cast<std::size_t>(Metric::kCount)> kMetr
      "Memory of the GPU that a container with a limit uses."},
     {"gpulet_gpu_unlisted_memory_bytes", kGauge, "",
      "Memory in use that the driver lists with no process: managed memory, or kept by a file descriptor."},
+    {"gpulet_gpu_power_limit_watts", kGauge, "source",
+     "Power limit that gpulet sets, by rule, schedule or pod."},
+    {"gpulet_gpu_power_problem", kGauge, "", "Whether its limit or clocks differ from gpulet.power."},
     {"gpulet_mig_instance", kGauge, "start, size", "1 for each MIG device, with its memory slices."},
     {"gpulet_nvlink_up", kGauge, "link, remote", "Whether the NVLink is up."},
     {"gpulet_nvlink_transmitted_bytes_total", kCounter, "link, remote", "Data sent over the link."},
@@ -351,6 +356,19 @@ void add_forecast_metrics(Exposition& page, const inventory::Snapshot& snapshot,
         add_metric(page, Metric::kPodForecast, make_labels(of_pod), tenths(uses[i].busy));
       }
     }
+  }
+}
+
+void add_power_metrics(Exposition& page, const inventory::Snapshot& snapshot,
+                       std::span<const GpuPowerLimit> limits) {
+  for (const auto& one : limits) {
+    const auto* gpu = snapshot.find(one.gpu);
+    if (gpu == nullptr) continue;
+    if (one.limit)
+      add_metric(page, Metric::kPowerLimit,
+                 make_labels(concat_labels(labels_of(*gpu), {{"source", one.source}})),
+                 one.limit->value / kMilliwatts);
+    add_metric(page, Metric::kPowerProblem, make_labels(labels_of(*gpu)), one.has_problem ? 1 : 0);
   }
 }
 

@@ -108,6 +108,17 @@ struct MemoryAuditStats {
 void add_memory_audit_metrics(Exposition& page, const inventory::Snapshot& snapshot,
                               const MemoryAuditStats& stats);
 
+// The power limit of a GPU that the agent sets.
+struct GpuPowerLimit {
+  DeviceUuid gpu;
+  std::optional<MilliWatts> limit{};
+  std::string source{};      // what it comes from: "schedule"
+  bool has_problem = false;  // limit or clocks are not as they are to be
+};
+// GPUs that are not in the snapshot have no series.
+void add_power_metrics(Exposition& page, const inventory::Snapshot& snapshot,
+                       std::span<const GpuPowerLimit> limits);
+
 // What the kubelet asks of this node as a driver of Dynamic Resource Allocation. Names and labels are those
 // of NVIDIA's DRA driver.
 struct ClaimStats {

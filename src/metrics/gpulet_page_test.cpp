@@ -83,6 +83,21 @@ TEST(OwnPage, NvLinks) {
                                       "gpulet_nvlink_up" + gpu + R"(link="4",remote=""} 0)"}));
 }
 
+TEST(OwnPage, PowerLimits) {
+  auto snapshot = health::two_gpu_snapshot();
+  snapshot.gpus.resize(1);
+  snapshot.gpus[0].model = "NVIDIA H100";
+  const std::vector<GpuPowerLimit> limits = {{kGpu, MilliWatts{349'500}, "schedule", true},
+                                             {DeviceUuid("GPU-gone"), MilliWatts{1}, "rule", false}};
+  Exposition page;
+  add_power_metrics(page, snapshot, limits);
+  expect_right(page);
+  const std::string gpu = R"({gpu="0",UUID="GPU-0",device="nvidia0",modelName="NVIDIA H100")";
+  EXPECT_EQ(lines(page.text_format(), "gpulet_gpu_power"),
+            (std::vector<std::string>{"gpulet_gpu_power_limit_watts" + gpu + R"(,source="schedule"} 349.5)",
+                                      "gpulet_gpu_power_problem" + gpu + "} 1"}));
+}
+
 TEST(OwnPage, MemoryLimits) {
   auto snapshot = health::two_gpu_snapshot();
   snapshot.gpus.resize(1);

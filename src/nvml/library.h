@@ -102,6 +102,13 @@ namespace gpulet::nvml {
   X(nvmlDeviceGetPowerManagementDefaultLimit, nullptr)                                           \
   X(nvmlDeviceGetPowerManagementLimitConstraints, nullptr)                                       \
   X(nvmlDeviceGetEnforcedPowerLimit, nullptr)                                                    \
+  X(nvmlDeviceSetPowerManagementLimit, nullptr)                                                  \
+  X(nvmlDeviceSetGpuLockedClocks, nullptr)                                                       \
+  X(nvmlDeviceResetGpuLockedClocks, nullptr)                                                     \
+  X(nvmlDeviceSetMemoryLockedClocks, nullptr)                                                    \
+  X(nvmlDeviceResetMemoryLockedClocks, nullptr)                                                  \
+  X(nvmlDeviceGetSupportedMemoryClocks, nullptr)                                                 \
+  X(nvmlDeviceGetSupportedGraphicsClocks, nullptr)                                               \
   X(nvmlDeviceGetUtilizationRates, nullptr)                                                      \
   X(nvmlDeviceGetEncoderUtilization, nullptr)                                                    \
   X(nvmlDeviceGetDecoderUtilization, nullptr)                                                    \

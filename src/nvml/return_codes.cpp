@@ -98,7 +98,8 @@ std::string_view needed_right(std::string_view function) {
   if (contains("Create") || contains("Destroy") || contains("GpuInstances") || contains("GpuInstanceById") ||
       contains("ComputeInstances") || contains("ComputeInstanceById") || contains("RemainingCapacity"))
     return "CAP_SYS_ADMIN or the MIG config right (NVIDIA_MIG_CONFIG_DEVICES)";
-  if (function.starts_with("nvmlDeviceSet")) return "CAP_SYS_ADMIN";
+  if (function.starts_with("nvmlDeviceSet") || function.starts_with("nvmlDeviceReset"))
+    return "CAP_SYS_ADMIN";
   return "CAP_SYS_ADMIN or the MIG monitor right (NVIDIA_MIG_MONITOR_DEVICES)";
 }
 

@@ -172,6 +172,7 @@ class Session {
   friend class Gpm;            // gpm.h: performance monitoring
   friend class NvLinks;        // nvlinks.h: state and counters of links
   friend class MemoryLimiter;  // memory_limits.h: limits of memory by cgroup
+  friend class PowerControl;   // power.h: limits of power, locked clocks
   Session(std::shared_ptr<const Library> library, std::uint64_t generation);
   Status stale(Device device) const;
 

@@ -34,16 +34,6 @@ void note_missing(const PartitionRule& rule, const inventory::Snapshot& snapshot
   }
 }
 
-bool listed(const PartitionRule& rule, const Gpu& gpu) {
-  const auto* refs = std::get_if<config::GpuRefs>(&rule.devices);
-  return !refs || std::ranges::any_of(*refs, [&](const GpuRef& ref) { return index_list(ref, gpu); });
-}
-
-// By the driver's name, or as the label nvidia.com/gpu.product has it.
-bool is_model(const std::string& pattern, const std::string& model) {
-  return matches_pattern(pattern, model) || matches_pattern(pattern, label_characters(model));
-}
-
 bool is_excluding(const PartitionRule& rule) { return std::holds_alternative<config::Exclude>(rule.mode); }
 
 // A GPU with the UUID of an excluded one is excluded too.
@@ -58,7 +48,7 @@ void exclude_duplicates(const inventory::Snapshot& snapshot, std::vector<std::st
 
 // Whether the rule's conditions hold for the GPU.
 bool admits(const PartitionRule& rule, const Gpu& gpu) {
-  return listed(rule, gpu) && (!rule.model || is_model(*rule.model, gpu.model)) &&
+  return is_listed(rule.devices, gpu) && (!rule.model || is_model(*rule.model, gpu.model)) &&
          (!rule.display || rule.display == gpu.display);
 }
 
@@ -73,6 +63,15 @@ void note_offered(const PartitionRule& rule, const Gpu& gpu, const PartitionRule
 }
 
 }  // namespace
+
+bool is_listed(const config::GpuSelection& selection, const Gpu& gpu) {
+  const auto* refs = std::get_if<config::GpuRefs>(&selection);
+  return !refs || std::ranges::any_of(*refs, [&](const GpuRef& ref) { return index_list(ref, gpu); });
+}
+
+bool is_model(const std::string& pattern, const std::string& model) {
+  return matches_pattern(pattern, model) || matches_pattern(pattern, label_characters(model));
+}
 
 bool has_label(const config::NodeLabel& wanted, const std::map<std::string, std::string>& labels) {
   const auto found = labels.find(wanted.key);

@@ -16,6 +16,11 @@ namespace gpulet::partition {
 // Whether `labels` have the key, with the value if one is required.
 bool has_label(const config::NodeLabel& wanted, const std::map<std::string, std::string>& labels);
 
+// Whether a list names the GPU; true for a selection without a list.
+bool is_listed(const config::GpuSelection& selection, const inventory::Gpu& gpu);
+// By the driver's name, or as the label nvidia.com/gpu.product has it.
+bool is_model(const std::string& pattern, const std::string& model);
+
 // A DGX Station's display adapter is not for compute. Source: go-nvlib, pkg/nvlib/device/api.go.
 bool is_display_adapter(const inventory::Gpu& gpu);
 

@@ -347,6 +347,9 @@ def check_access_to_the_driver():
             ({"gpulet": {"fraction": {"onExceeded": "kill"}}}, ("privileged", [*kept, "KILL"], None, None)),
             ({"gpulet": {"fraction": {"onExceeded": "evict"}}}, ("privileged", kept, None, None)),
             ({"gpulet": {"fraction": {"driverLimits": True}}}, ("privileged", [*kept, "SYS_ADMIN"], None, None)),
+            ({"gpulet": {"power": {"rules": [{"limit": "80%"}]}}}, ("privileged", [*kept, "SYS_ADMIN"], None, None)),
+            ({"gpulet": {"power": {"rules": []}}}, ("privileged", kept, None, None)),
+            (merged(runtime, {"gpulet": {"power": {"rules": [{"limit": "80%"}]}}}), ("unprivileged", [*own, "SYS_ADMIN"], None, None)),
             # NVIDIA's runtime, whose hook refuses NVIDIA_MIG_* without SYS_ADMIN.
             (runtime, ("unprivileged", own, None, None)),
             ({"deviceListStrategy": "envvar"}, ("unprivileged", own, None, None)),
@@ -390,6 +393,8 @@ def check_rights_follow_the_config():
     expect(Rendered({"gpulet": {"rebalance": {"enabled": True}}}).rights() - Rendered().rights(), {("pods/eviction", "create"), ("namespaces", "get")})
     expect(Rendered({"gpulet": {**nothing, "fraction": {"onExceeded": "warn"}}}).rights() - Rendered({"gpulet": nothing}).rights(), {("pods", "get")})
     expect(Rendered({"gpulet": {**nothing, "fraction": {"driverLimits": True}}}).rights() - Rendered({"gpulet": nothing}).rights(), {("pods", "get")})
+    asked = {"power": {"rules": [{}], "podAnnotation": {"enabled": True}}}
+    expect(Rendered({"gpulet": {**nothing, **asked}}).rights() - Rendered({"gpulet": nothing}).rights(), {("pods", "get")})
     for action in ("kill", "evict"):
         assert ("pods/eviction", "create") in Rendered({"gpulet": {"fraction": {"onExceeded": action}}}).rights()
     # One config of several is enough; a config in the map overrides `gpulet:`.

@@ -1,4 +1,5 @@
 """Return codes and latencies of the driver's calls, with three sets of rights; process lists of many clients."""
+import ctypes
 import json
 import os
 import re
@@ -54,6 +55,7 @@ def store(report, probes):
         same({call: code for call, code in most["codes"].items() if isinstance(code, list)}, {})
 
 
+NO_PERMISSION = 4
 # Where the simulated hgx-h100 answers other codes than the recorded H100, and why.
 FIXTURE = HERE / "fixtures" / "h100-sxm-580.159.04.json"
 KNOWN_DIFFERENCES = {
@@ -62,7 +64,8 @@ KNOWN_DIFFERENCES = {
     r"MemoryErrorCounter\(\w+,(l1|l2|registers|texture|shared|cbu)\)": "the simulated H100 counts errors at every place",
 }
 # Calls that the agent makes and no run on an H100 has recorded yet.
-NOT_RECORDED = ["nvmlDeviceGetDisplayActive", "nvmlDeviceGetDisplayMode"]
+NOT_RECORDED = ["nvmlDeviceGetDisplayActive", "nvmlDeviceGetDisplayMode", "nvmlDeviceGetSupportedGraphicsClocks(2619)",
+                "nvmlDeviceGetSupportedGraphicsClocks(3201)", "nvmlDeviceGetSupportedMemoryClocks"]
 # The same of fields, by their ids.
 NOT_RECORDED_FIELDS = {32, 39, 46, 53, 96, 102, 108, 114, 138, 139, 160, 165, 201, 202, 203, 204, 206, 207, 209, 210, 211, 212, 213, 214, 219, 221}
 
@@ -80,6 +83,26 @@ def check_fixture(report):
                      if call in ours and ours[call][rights] != codes[rights]
                      and not any(re.search(known, call) for known in KNOWN_DIFFERENCES)}
         same(different, {}, "(simulated, real)")
+
+
+def check_power(report, machine):
+    """The limits agree; setting the present one changes nothing, where it is allowed."""
+    with report.check("power: the present limit is within its bounds, and can be set as it is"):
+        with nvml.Nvml(machine.library) as library:
+            device = library.devices()[0]
+            least, most = ctypes.c_uint(), ctypes.c_uint()
+            library.call("nvmlDeviceGetPowerManagementLimitConstraints", device, ctypes.byref(least), ctypes.byref(most))
+            limit, preset, enforced = (library.number(name, device) for name in (
+                "nvmlDeviceGetPowerManagementLimit", "nvmlDeviceGetPowerManagementDefaultLimit", "nvmlDeviceGetEnforcedPowerLimit"))
+            code = library.code("nvmlDeviceSetPowerManagementLimit", device, limit)
+            report.figure("power", {"least_mw": least.value, "most_mw": most.value, "default_mw": preset, "enforced_mw": enforced,
+                                    "code_of_the_present_limit": code})
+            same([value for value in (limit, preset) if not least.value <= value <= most.value], [], "limits out of bounds")
+            if enforced > limit:
+                raise AssertionError(f"the driver enforces {enforced} mW, more than {limit} mW")
+            same(library.number("nvmlDeviceGetPowerManagementLimit", device), limit, "the limit after it was set as it is")
+            if os.geteuid() != 0:
+                same(code, NO_PERMISSION, "code of the limit without root")
 
 
 def check_processes(report, machine):

@@ -51,6 +51,7 @@ def sections(arguments):
     return {
         "inventory": check_inventory.check_inventory,
         "calls": check_driver.check_calls,
+        "power": check_driver.check_power,
         "idle": lambda report, machine: check_load.check_idle(report, machine, *((1, 2) if simulated else ())),
         "processes": check_driver.check_processes,
         "memory": check_memory.check_memory,

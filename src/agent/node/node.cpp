@@ -71,6 +71,7 @@ ConfigReloader& assemble_node(Node& node) {
   list.add(make_gpu_repair_component(node));
   list.add(make_rejected_pods_component(node));
   list.add(make_cut_off_pods_component(node, remediation));
+  list.add(make_power_component(node));
   list.add(make_pod_choice_component(node));
   list.add(make_startup_taint_component(node));
   list.add(make_label_component(node));
@@ -139,6 +140,7 @@ void Shutdown::hand_over() {
   if (is_stopping_) return;
   succession_.hand_over([this](bool has_next) {
     if (is_stopping_) return;
+    node_.has_successor = has_next;
     if (!has_next || !node_.serves_claims) return stop_components();
     limit_ = node_.loop.after(kCallLimit, [this] { stop_components(); });
     finish_calls();

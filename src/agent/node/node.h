@@ -59,6 +59,7 @@ class Node {
   bool serves_claims = false;                          // prepares claims; until the end once it does
   std::unique_ptr<ClaimSockets> claim_sockets;         // null where claims are not served
   ClaimCalls claim_calls;                              // of the kubelet
+  bool has_successor = false;                          // this agent ends, and the next one takes over
   partition::OfferSwitch offer_switch;                 // which side offers each GPU
   std::size_t published_claim_devices = 0;             // in the ResourceSlices that the API server shows
   std::shared_ptr<device_plugin::GrpcThread> grpc;     // never destroyed: its thread ends with the process

@@ -294,6 +294,11 @@ void NodeMetrics::add_to(metrics::Exposition& page, const AgentStatus& state,
   metrics::add_agent_metrics(page, numbers);
   if (counts.memory_audit && snapshot_)
     metrics::add_memory_audit_metrics(page, *snapshot_, *counts.memory_audit);
+  if (!snapshot_) return;
+  std::vector<metrics::GpuPowerLimit> limits;
+  for (const auto& status : counts.power)
+    limits.push_back({status.gpu, status.limit, status.source, !status.problems.empty()});
+  metrics::add_power_metrics(page, *snapshot_, limits);
 }
 
 }  // namespace gpulet::agent

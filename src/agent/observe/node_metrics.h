@@ -17,6 +17,7 @@
 #include "agent/observe/claim_status.h"
 #include "agent/observe/limit_status.h"
 #include "agent/observe/metrics_collector.h"
+#include "agent/observe/power_status.h"
 #include "agent/observe/usage_store.h"
 #include "agent/remediation/gpu_repairer.h"
 #include "agent/remediation/pod_device_index.h"
@@ -79,6 +80,7 @@ struct NodeCounts {
   // agent/remediation/cut_off_pods.h
   std::optional<std::vector<std::string>> containers_cut_off{};
   std::optional<RepairCounts> repairs{};  // where gpulet.repair is enabled
+  std::vector<GpuPowerStatus> power{};  // of GPUs whose limit the agent sets, or cannot
 };
 
 class NodeMetrics {

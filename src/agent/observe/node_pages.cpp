@@ -369,6 +369,7 @@ std::optional<NodePages::PublishedState> NodePages::current_state() {
   page_.set_devices(agent->devices_by_resource());
   page_.set_claims(now.counts.claim_status);
   page_.set_memory_limit(now.counts.memory_limit);
+  page_.set_power(now.counts.power);
   page_.set_cut_off(now.counts.containers_cut_off.value_or(std::vector<std::string>()));
   return now;
 }

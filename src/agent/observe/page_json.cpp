@@ -64,6 +64,7 @@ class NodeDocument {
     if (!input_.claims.is_empty()) head["claims"] = claim_status_json(input_.claims);
     if (input_.memory_limit) head["memory_limit"] = limit_status_json(*input_.memory_limit);
     if (!input_.cut_off.empty()) head["cut_off"] = input_.cut_off;
+    if (!input_.power.empty()) head["power"] = power_status_json(input_.power);
     std::string text = dump_shown(std::move(head));
     text.pop_back();  // the brace that ends it
     text += ",\"timeline\":[";
@@ -391,6 +392,9 @@ void PageState::set_memory_limit(std::optional<MemoryLimitStatus> status) {
 }
 void PageState::set_cut_off(std::vector<std::string> containers) {
   assign_if_changed(input_.cut_off, std::move(containers));
+}
+void PageState::set_power(std::vector<GpuPowerStatus> statuses) {
+  assign_if_changed(input_.power, std::move(statuses));
 }
 void PageState::set_config_text(std::string text) { assign_if_changed(input_.config, std::move(text)); }
 

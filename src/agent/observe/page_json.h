@@ -16,7 +16,8 @@
 //   links [[label as in `nvidia-smi topo -m`]], in the order of gpus
 //   timeline [{at, uuid, device, from, to, reason}], events [{at, severity, reason, message}], oldest first
 //   claims: agent/observe/claim_status.h; memory_limit: agent/observe/limit_status.h; cut_off [text]:
-//     containers that may no longer open their GPUs (agent/remediation/cut_off_pods.h); absent without any
+//     containers that may no longer open their GPUs (agent/remediation/cut_off_pods.h); absent without any;
+//     power: agent/observe/power_status.h
 //   config: the config in force as text
 // use_json, the usage of each device in that sample that a Pod holds or a process uses:
 //   at, devices {uuid of a GPU or MIG device: {pods [{namespace, pod, containers [text], shares, memory, busy
@@ -35,6 +36,7 @@
 
 #include "agent/observe/claim_status.h"
 #include "agent/observe/limit_status.h"
+#include "agent/observe/power_status.h"
 #include "agent/observe/sample_trends.h"
 #include "base/loop.h"
 #include "base/types.h"
@@ -101,6 +103,7 @@ struct NodePageInput {
   const RecentEvents* events = nullptr;
   std::optional<MemoryLimitStatus> memory_limit{};
   std::vector<std::string> cut_off{};  // CutOffPods::cut_off_containers()
+  std::vector<GpuPowerStatus> power{};
 };
 
 // Names of processes are for authenticated clients only (docs/SECURITY.md). kHidden leaves them out of
@@ -130,6 +133,7 @@ class PageState {
   void set_claims(ClaimStatus claims);
   void set_memory_limit(std::optional<MemoryLimitStatus> status);
   void set_cut_off(std::vector<std::string> containers);
+  void set_power(std::vector<GpuPowerStatus> statuses);
   void set_config_text(std::string text);  // config::print_yaml
   // See Reporter::report_event().
   void record_event(bool warning, std::string reason, std::string message, WallTime at);

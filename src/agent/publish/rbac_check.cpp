@@ -56,6 +56,8 @@ void add_pod_permissions(const config::GpuletSettings& own, PermissionList& list
       list.add_permission({.verb = verb, .resource = "pods"},
                           "Pods that the kubelet rejected are not deleted");
   }
+  if (own.power.pod_annotation && !own.power.rules.empty())
+    list.add_permission({.verb = "get", .resource = "pods"}, "power limits that Pods ask for do not count");
   if (own.pod_choices)
     list.add_permission({.verb = "list", .resource = "pods"},
                         "Pods may get GPUs that their annotations do not accept");

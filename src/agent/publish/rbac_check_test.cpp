@@ -54,6 +54,7 @@ TEST(RequiredPermissions, EachSettingAddsItsOwn) {
       {"gpulet: {faults: {podAnnotations: true}}", {"patch on pods"}},
       {"gpulet: {faults: {deleteRejectedPods: true}}", {"list on pods", "watch on pods", "delete on pods"}},
       {"gpulet: {podChoices: true}", {"list on pods"}},
+      {"gpulet: {power: {rules: [{}], podAnnotation: {enabled: true}}}", {}},
       {"gpulet: {faults: {taints: {lost: NoSchedule}}}", {}},
       {"gpulet: {startupTaint: gpulet.io/not-ready}", {}},
       {"gpulet: {rebalance: {enabled: true}}", {"create on pods/eviction", "get on namespaces"}},

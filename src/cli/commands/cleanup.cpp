@@ -19,6 +19,7 @@
 #include "agent/mig/mig_manager.h"
 #include "agent/node/succession.h"
 #include "agent/observe/usage_store.h"
+#include "agent/power/power_restore.h"
 #include "base/dead_socket.h"
 #include "base/dns_name.h"
 #include "base/file.h"
@@ -194,6 +195,17 @@ class Cleanup {
     daemons_->stop_all([this] { remove_mps_directories(); });
   }
 
+  // An agent that ended has restored them itself.
+  void restore_power() {
+    step_ = "restoring power limits and clocks";
+    const auto& state_dir = options_.directories.state_dir;
+    if (state_dir.empty()) return;
+    const auto restored = agent::restore_recorded_power(state_dir, {.driver_root = options_.driver_root});
+    if (!restored) return report_failure("cannot restore power limits: " + restored.error().full_message());
+    if (*restored != 0)
+      std::cout << "restored the power limits and clocks of " << text::count_text(*restored, "GPU") << '\n';
+  }
+
   void remove_mps_directories() {
     const auto removed = mps::remove_leftovers(options_.mps_root);
     removed ? print_removed(*removed) : report_failure(removed.error().full_message());
@@ -201,6 +213,7 @@ class Cleanup {
   }
 
   void remove_files() {
+    restore_power();
     const auto removed = remove_node_files(options_.directories);
     print_removed(removed.paths);
     for (const auto& error : removed.errors) report_failure(error.full_message());

@@ -46,6 +46,17 @@ class CleanupCommandTest : public testing::Test {
   CleanupOptions options_;
 };
 
+// Without the driver, which may come back.
+TEST_F(CleanupCommandTest, KeepsTheRecordOfPowerLimitsThatItCannotRestore) {
+  const std::string record = root_ + "/lib/power.json";
+  ASSERT_TRUE(write_file_atomic(
+      record, R"({"version":1,"gpus":{"GPU-a":{"beforeMilliwatts":700000,"setMilliwatts":[500000]}}})"));
+  options_.driver_root = root_ + "/nowhere";
+  EXPECT_EQ(run_and_capture(), 1);
+  EXPECT_THAT(err_, HasSubstr("gpulet cleanup: cannot restore power limits: "));
+  EXPECT_TRUE(std::filesystem::exists(record));
+}
+
 TEST_F(CleanupCommandTest, PrintsWhatItRemoved) {
   EXPECT_EQ(run_and_capture(), 0) << err_;
   EXPECT_THAT(out_, HasSubstr("removed " + root_ + "/run/health.json\n"));

@@ -253,9 +253,11 @@ to the container, so without CDI and MPS none is needed there.
 {{- if include "gpulet.privileged" . -}}
 {{- $all = append $all "SYSLOG" -}}
 {{- if include "gpulet.wants" (list . "createDeviceNodes" true) }}{{ $all = append $all "MKNOD" }}{{ end -}}
-{{- if or (eq $mig "manage") (include "gpulet.wants" (list . "fraction.driverLimits" false)) (include "gpulet.wants" (list . "repair.reset.enabled" false)) }}{{ $all = append $all "SYS_ADMIN" }}{{ end -}}
+{{- if or (eq $mig "manage") (include "gpulet.wants" (list . "fraction.driverLimits" false)) (include "gpulet.wants" (list . "repair.reset.enabled" false)) (include "gpulet.wants" (list . "power.rules" false)) }}{{ $all = append $all "SYS_ADMIN" }}{{ end -}}
 {{- else if $mig -}}
 {{- if include "gpulet.wants" (list . "createDeviceNodes" true) }}{{ $all = append $all "MKNOD" }}{{ end -}}
+{{- $all = append $all "SYS_ADMIN" -}}
+{{- else if include "gpulet.wants" (list . "power.rules" false) -}}
 {{- $all = append $all "SYS_ADMIN" -}}
 {{- end -}}
 {{- if include "gpulet.onExceeded" (list . "kill") }}{{ $all = append $all "KILL" }}{{ end -}}

@@ -12,7 +12,7 @@
 #include "base/text.h"
 #include "metrics/counters.h"
 #include "metrics/fields.h"
-#include "metrics/gpulet_page.h"
+#include "metrics/gpulet_metrics.h"
 
 namespace gpulet::metrics {
 namespace {

@@ -1,178 +1,22 @@
 #include "metrics/gpulet_page.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <numeric>
 #include <vector>
 
+#include "metrics/gpulet_metrics.h"
+
 namespace gpulet::metrics {
 namespace {
 
-using enum Exposition::Type;
 using Named = std::vector<std::pair<std::string, std::string>>;
 
 constexpr double kMillijoules = 1000, kMilliwatts = 1000;
 
-// Indices of kMetrics.
-enum class Metric {
-  kDeviceAllocated,
-  kPodMemory,
-  kPodEnergy,
-  kPodBusy,
-  kPodHeld,
-  kPodIdle,
-  kGpuForecast,
-  kGpuMemoryForecast,
-  kPodForecast,
-  kMemoryLimit,
-  kMemoryLimitGrade,
-  kMemoryUsed,
-  kUnlistedMemory,
-  kPowerLimit,
-  kPowerProblem,
-  kMigInstance,
-  kLinkUp,
-  kLinkTransmitted,
-  kLinkReceived,
-  kLinkErrors,
-  kDeviceState,
-  kDeviceOffered,
-  kDeviceFaults,
-  kDeviceRelapses,
-  kDeviceQuarantine,
-  kNamespaceEnergy,
-  kNamespaceBusy,
-  kNamespaceHeld,
-  kNamespaceIdle,
-  kDriverCalls,
-  kDriverCallTime,
-  kDriverCallsHanging,
-  kDriverReleased,
-  kNvmlErrors,
-  kSnapshotAge,
-  kSampleAge,
-  kPodResourcesAge,
-  kPodResourcesTime,
-  kPodResourcesErrors,
-  kSnapshotGeneration,
-  kKubeletCalls,
-  kKubeletCallTime,
-  kPlacementScore,
-  kRightsMissing,
-  kPodsMoved,
-  kPodsRebalanced,
-  kMemoryExceeded,
-  kRejectedPodsDeleted,
-  kGpuResets,
-  kRebootRequested,
-  kContainersWithoutDeviceAccess,
-  kClaimRequests,
-  kClaimRequestTime,
-  kClaimRequestsInFlight,
-  kClaimPrepareErrors,
-  kClaimUnprepareErrors,
-  kPreparedDevices,
-  kPreparedClaims,
-  kCount,
-};
-
-// The first twenty-four have the device labels before their own.
-constexpr std::array<MetricInfo, static_cast<std::size_t>(Metric::kCount)> kMetrics = {{
-    {"gpulet_device_allocated", kGauge, "resource, share, namespace, pod, container",
-     "1 for each container that holds the device or a share of it."},
-    {"gpulet_pod_gpu_memory_bytes", kGauge, "namespace, pod",
-     "Device memory in use, by Pod; without a Pod the unattributed rest."},
-    {"gpulet_pod_gpu_energy_joules_total", kCounter, "namespace, pod",
-     "Energy that the device used, by Pod, or unattributed."},
-    {"gpulet_pod_gpu_busy_seconds_total", kCounter, "namespace, pod",
-     "Busy time of the device, by Pod, or unattributed."},
-    {"gpulet_pod_gpu_held_seconds_total", kCounter, "namespace, pod",
-     "Time that the Pod held the device; of a share its part."},
-    {"gpulet_pod_gpu_idle_seconds_total", kCounter, "namespace, pod",
-     "Held time in which the Pod is known not to have used the device."},
-    {"gpulet_gpu_utilization_forecast_percent", kGauge, "horizon",
-     "Greatest expected utilization of the GPU within the horizon: the sum over its Pods."},
-    {"gpulet_gpu_memory_forecast_percent", kGauge, "horizon",
-     "Greatest expected use of the GPU's memory within the horizon."},
-    {"gpulet_pod_gpu_utilization_forecast_percent", kGauge, "namespace, pod, horizon",
-     "The Pod's part of the GPU's greatest expected utilization within the horizon."},
-    {"gpulet_container_gpu_memory_limit_bytes", kGauge, "namespace, pod, container",
-     "Memory of the GPU that the container may use: with gpulet.fraction.onExceeded."},
-    {"gpulet_container_gpu_memory_limit_grade", kGauge, "namespace, pod, container, grade",
-     "1 for the grade of the limit."},
-    {"gpulet_container_gpu_memory_used_bytes", kGauge, "namespace, pod, container",
-     "Memory of the GPU that a container with a limit uses."},
-    {"gpulet_gpu_unlisted_memory_bytes", kGauge, "",
-     "Memory in use that the driver lists with no process: managed memory, or kept by a file descriptor."},
-    {"gpulet_gpu_power_limit_watts", kGauge, "source",
-     "Power limit that gpulet sets, by rule, schedule or pod."},
-    {"gpulet_gpu_power_problem", kGauge, "", "Whether its limit or clocks differ from gpulet.power."},
-    {"gpulet_mig_instance", kGauge, "start, size", "1 for each MIG device, with its memory slices."},
-    {"gpulet_nvlink_up", kGauge, "link, remote", "Whether the NVLink is up."},
-    {"gpulet_nvlink_transmitted_bytes_total", kCounter, "link, remote", "Data sent over the link."},
-    {"gpulet_nvlink_received_bytes_total", kCounter, "link, remote", "Data received over the link."},
-    {"gpulet_nvlink_errors_total", kCounter, "link, remote, kind", "Errors of the link."},
-    {"gpulet_device_state", kGauge, "state", "1 for the state of the device."},
-    {"gpulet_device_offered", kGauge, "", "Whether the device is offered to the kubelet."},
-    {"gpulet_device_faults", kGauge, "class", "Open faults of the device, by class."},
-    {"gpulet_device_relapses", kGauge, "",
-     "How often the GPU failed again soon after it returned to service."},
-    {"gpulet_device_quarantine_seconds", kGauge, "",
-     "Time since the device was withdrawn; absent while it is offered."},
-    {"gpulet_namespace_gpu_energy_joules_total", kCounter, "namespace",
-     "Energy that the namespace's Pods used, or unattributed."},
-    {"gpulet_namespace_gpu_busy_seconds_total", kCounter, "namespace",
-     "GPU time that they used, or unattributed."},
-    {"gpulet_namespace_gpu_held_seconds_total", kCounter, "namespace", "GPU time that they held."},
-    {"gpulet_namespace_gpu_idle_seconds_total", kCounter, "namespace",
-     "Held GPU time in which they are known not to have used it."},
-    {"gpulet_driver_calls_total", kCounter, "", "Driver calls."},
-    {"gpulet_driver_call_seconds_total", kCounter, "", "Time spent in driver calls."},
-    {"gpulet_driver_calls_hanging", kGauge, "", "Driver calls that have not returned in time."},
-    {"gpulet_driver_released", kGauge, "",
-     "Whether the driver is closed on request: by gpulet driver release, gpulet mig apply or a node label."},
-    {"gpulet_nvml_errors_total", kCounter, "function, code",
-     "NVML calls that returned no value, by function and return code."},
-    {"gpulet_snapshot_age_seconds", kGauge, "", "Age of the GPU snapshot."},
-    {"gpulet_sample_age_seconds", kGauge, "", "Time since a GPU last answered a sample."},
-    {"gpulet_pod_resources_age_seconds", kGauge, "", "Age of the kubelet's last PodResources response."},
-    {"gpulet_pod_resources_seconds", kGauge, "", "Duration of the last PodResources call."},
-    {"gpulet_pod_resources_errors_total", kCounter, "", "Failed PodResources calls."},
-    {"gpulet_snapshot_generation", kGauge, "", "Number of GPU snapshots."},
-    {"gpulet_kubelet_calls_total", kCounter, "resource, call, result",
-     "Device plugin calls of the kubelet, by result: answered or refused."},
-    {"gpulet_kubelet_call_seconds_total", kCounter, "resource, call", "Time spent in these calls."},
-    {"gpulet_placement_score", kGauge, "resource", "Score of the last preferred allocation."},
-    {"gpulet_rights_missing", kGauge, "",
-     "Permissions that the configuration requires and the API server denies."},
-    {"gpulet_pods_moved_total", kCounter, "", "Pods that the agent asked to evict from a faulty device."},
-    {"gpulet_pods_rebalanced_total", kCounter, "result",
-     "Pods that the agent asked to leave a hot GPU: evicted, refused, or dry_run."},
-    {"gpulet_memory_limit_exceeded_total", kCounter, "action",
-     "Containers above their memory limit, by what was done: warn, kill, evict, or failed."},
-    {"gpulet_rejected_pods_deleted_total", kCounter, "",
-     "Pods that the kubelet rejected for lack of an offered resource, and the agent deleted."},
-    {"gpulet_gpu_resets_total", kCounter, "result", "Resets of faulty GPUs: done, failed, or dry_run."},
-    {"gpulet_reboot_requested", kGauge, "", "Whether the agent requests a reboot of the node for a GPU."},
-    {"gpulet_containers_without_device_access", kGauge, "",
-     "Containers that hold a GPU and may no longer open its device nodes."},
-    {"nvidia_dra_requests_total", kCounter, "driver, operation",
-     "Claims that were prepared or unprepared for the kubelet, by operation: prepare or unprepare."},
-    {"nvidia_dra_request_duration_seconds", kHistogram, "driver, operation", "Time that these claims took."},
-    {"nvidia_dra_requests_inflight", kGauge, "driver, operation", "Claims that the kubelet waits for."},
-    {"nvidia_dra_node_prepare_errors_total", kCounter, "driver, error_type",
-     "Claims that could not be prepared, by cause."},
-    {"nvidia_dra_node_unprepare_errors_total", kCounter, "driver, error_type",
-     "Claims that could not be unprepared, by cause."},
-    {"nvidia_dra_prepared_devices", kGauge, "node, driver, device_type",
-     "Devices that claims hold, by type: gpu or mig."},
-    {"gpulet_prepared_claims", kGauge, "", "Claims that are prepared on this node."},
-}};
-
 template <class Number>
 void add_metric(Exposition& page, Metric metric, const Exposition::Labels& labels, Number value) {
-  const auto& info = kMetrics[static_cast<std::size_t>(metric)];
+  const auto& info = info_of(metric);
   page.add_sample(info.name, info.type, info.help, labels, value);
 }
 
@@ -306,8 +150,6 @@ Time withdrawn_since(const health::DeviceStatus& status) {
 
 }  // namespace
 
-std::span<const MetricInfo> gpulet_metrics() { return kMetrics; }
-
 void add_device_metrics(Exposition& page, const inventory::Snapshot& snapshot, const Holders& holders,
                         const Attribution& attribution, const UsageAccounting& accounting) {
   DevicesPage(page, holders, attribution, accounting).add_snapshot(snapshot);
@@ -433,7 +275,7 @@ void add_claim_operation(Exposition& page, const ClaimStats& stats, const char* 
   const Exposition::Labels labels{{"driver", stats.driver}, {"operation", name}};
   add_metric(page, Metric::kClaimRequests, labels,
              std::accumulate(operation.durations.begin(), operation.durations.end(), std::uint64_t{0}));
-  const auto& info = kMetrics[static_cast<std::size_t>(Metric::kClaimRequestTime)];
+  const auto& info = info_of(Metric::kClaimRequestTime);
   page.add_histogram(info.name, info.help, labels,
                      {stats.duration_bounds, operation.durations, seconds_of(operation.time)});
   add_metric(page, Metric::kClaimRequestsInFlight, labels, operation.in_flight);

@@ -25,16 +25,6 @@
 
 namespace gpulet::metrics {
 
-// A row of the list of these metrics in docs/metrics.md.
-struct MetricInfo {
-  std::string_view name;
-  Exposition::Type type;
-  std::string_view
-      labels;  // for the documentation: "namespace, pod"; of a device's metric, beside the device labels
-  std::string_view help;
-};
-std::span<const MetricInfo> gpulet_metrics();
-
 // Allocation, usage and MIG layout of the snapshot's devices. Unknown values have no series.
 void add_device_metrics(Exposition& page, const inventory::Snapshot& snapshot, const Holders& holders,
                         const Attribution& attribution, const UsageAccounting& accounting);

@@ -32,18 +32,25 @@ mps::NamespaceLimits limits_of_container(const ContainerLimits& container, const
 
 }  // namespace
 
-std::vector<NamespaceSetting> plan_compute(const ContainerLimits& container,
-                                           const std::vector<mps::DaemonSpec>& specs) {
+Result<std::vector<NamespaceSetting>> plan_compute(const ContainerLimits& container,
+                                                   const std::vector<mps::DaemonSpec>& specs) {
   std::vector<NamespaceSetting> settings;
-  for (const auto& spec : specs) {
-    if (spec.namespaces.empty()) continue;
-    for (const auto& [resource, ids] : container.held) {
-      if (std::ranges::find(spec.resources, resource) == spec.resources.end()) continue;
+  for (const auto& [resource, ids] : container.held) {
+    bool has_namespaces = false, is_found = false;
+    for (const auto& spec : specs) {
+      if (spec.namespaces.empty() || std::ranges::find(spec.resources, resource) == spec.resources.end())
+        continue;
+      has_namespaces = true;
       const auto held = mps::find_namespace(spec, ids);
       if (!held) continue;
+      is_found = true;
       settings.push_back(
           {spec.devices.front().uuid, held->name, limits_of_container(container, *held, spec)});
     }
+    if (has_namespaces && !container.held_problem.empty())
+      return fail(Code::kFailedPrecondition, container.held_problem);
+    if (has_namespaces && !is_found)
+      return fail(Code::kFailedPrecondition, "its share is no longer offered", resource.str());
   }
   return settings;
 }
@@ -55,10 +62,11 @@ void ComputeLimits::hold_compute(const ContainerLimits& container, Duration with
     return done(
         fail(Code::kFailedPrecondition, "the kubelet does not say which GPUs an init container holds"));
   auto settings = plan_compute(container, specs);
-  if (settings.empty()) return done({});
+  if (!settings) return done(fail(settings.error()));
+  if (settings->empty()) return done({});
   const auto id = next_++;
   auto& waiting = waiting_[id];
-  waiting.settings = std::move(settings);
+  waiting.settings = std::move(*settings);
   waiting.done = std::move(done);
   waiting.deadline = ports_.loop.after(within, [this, id] {
     answer_waiting(id, fail(Code::kDeadlineExceeded, "the MPS control daemon has not set the limit in time"));

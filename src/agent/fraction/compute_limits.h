@@ -27,9 +27,10 @@ struct NamespaceSetting {
   friend bool operator==(const NamespaceSetting&, const NamespaceSetting&) = default;
 };
 // The namespaces of the container: one for each resource and daemon, as device_plugin/allocation.h mounts
-// them. `specs`: the daemons of resources. Pure.
-std::vector<NamespaceSetting> plan_compute(const ContainerLimits& container,
-                                           const std::vector<mps::DaemonSpec>& specs);
+// them. `specs`: the daemons of resources. Pure. Errors: kFailedPrecondition where it may be in a namespace
+// that is none of these: what it holds is not exactly known, or its share is no longer offered.
+Result<std::vector<NamespaceSetting>> plan_compute(const ContainerLimits& container,
+                                                   const std::vector<mps::DaemonSpec>& specs);
 
 struct ComputePorts {
   using Done = std::function<void(const Status&)>;
@@ -47,8 +48,8 @@ class ComputeLimits {
   explicit ComputeLimits(ComputePorts ports) : ports_(std::move(ports)) {}
 
   // Calls `done` once, at once where no namespace is the container's, within `within` else. Errors: those of
-  // `set_namespace`; kDeadlineExceeded; kFailedPrecondition for an init container that requests compute: the
-  // kubelet does not say which shares it holds.
+  // plan_compute() and `set_namespace`; kDeadlineExceeded; kFailedPrecondition for an init container that
+  // requests compute: the kubelet does not say which shares it holds.
   void hold_compute(const ContainerLimits& container, Duration within, Done done);
 
  private:

@@ -39,7 +39,8 @@ ContainerLimits holder_of(std::vector<std::string> ids, unsigned thousandths) {
 }
 
 std::vector<NamespaceSetting> plan_of(std::vector<std::string> ids, unsigned thousandths) {
-  return plan_compute(holder_of(std::move(ids), thousandths), {cores_daemon()});
+  return plan_compute(holder_of(std::move(ids), thousandths), {cores_daemon()})
+      .value_or(std::vector<NamespaceSetting>{});
 }
 
 TEST(PlanCompute, GivesANamespaceWhatItsPodRequests) {
@@ -55,18 +56,38 @@ TEST(PlanCompute, GivesANamespaceWhatItsPodRequests) {
               ElementsAre(NamespaceSetting{gpu, "0_1", {100, 20'000}}));
   EXPECT_THAT(plan_of({"GPU-0::3", "GPU-1::1"}, 300), ElementsAre(NamespaceSetting{gpu, "0_3", {30, 10'000}}))
       << "of each GPU";
-  EXPECT_THAT(plan_of({"GPU-7::0"}, 300), IsEmpty());
+}
+
+TEST(PlanCompute, AHolderOfAnUnknownShareIsRefused) {
+  // Its directory is mounted, and has a former holder's limits.
+  for (const unsigned thousandths : {0u, 300u}) {
+    const auto gone = plan_compute(holder_of({"GPU-7::0"}, thousandths), {cores_daemon()});
+    ASSERT_FALSE(gone);
+    EXPECT_EQ(gone.error().full_message(), "nvidia.com/gpu.cores: its share is no longer offered");
+    auto ambiguous = holder_of({"GPU-0::0", "GPU-0::2"}, thousandths);
+    ambiguous.held_problem = "two Pods of this name";
+    const auto refused = plan_compute(ambiguous, {cores_daemon()});
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().message(), "two Pods of this name");
+    auto others = cores_daemon();
+    others.namespaces.clear();
+    EXPECT_THAT(plan_compute(ambiguous, {others}).value(), IsEmpty());
+  }
+  auto of_one = cores_daemon(), of_other = cores_daemon();
+  std::erase_if(of_one.namespaces, [](const auto& one) { return one.gpu.str() == "GPU-1"; });
+  std::erase_if(of_other.namespaces, [](const auto& one) { return one.gpu.str() == "GPU-0"; });
+  EXPECT_EQ(plan_compute(holder_of({"GPU-1::0"}, 300), {of_one, of_other}).value().size(), 1u);
 }
 
 TEST(PlanCompute, TakesTheLesserMemory) {
   auto container = holder_of({"GPU-0::2"}, 0);
   container.limits[DeviceUuid("GPU-0")] = mebibytes(4096);
-  EXPECT_EQ(plan_compute(container, {cores_daemon()}).at(0).limits.mebibytes, 4096u);
+  EXPECT_EQ(plan_compute(container, {cores_daemon()}).value().at(0).limits.mebibytes, 4096u);
   container.limits[DeviceUuid("GPU-0")] = mebibytes(20'000);
-  EXPECT_EQ(plan_compute(container, {cores_daemon()}).at(0).limits.mebibytes, 10'000u);
+  EXPECT_EQ(plan_compute(container, {cores_daemon()}).value().at(0).limits.mebibytes, 10'000u);
   auto of_two = cores_daemon();
   of_two.namespaces.clear();
-  EXPECT_THAT(plan_compute(container, {of_two}), IsEmpty());
+  EXPECT_THAT(plan_compute(container, {of_two}).value(), IsEmpty());
 }
 
 class ComputeLimitsTest : public testing::Test {
@@ -110,7 +131,7 @@ TEST_F(ComputeLimitsTest, AContainerStartsWithWhatWasReadBack) {
 
 TEST_F(ComputeLimitsTest, OthersAreNotHeldUp) {
   EXPECT_EQ(hold(holder_of({}, 300)), "");
-  EXPECT_EQ(hold(holder_of({"GPU-7::0"}, 300)), "");
+  EXPECT_THAT(hold(holder_of({"GPU-7::0"}, 0)), HasSubstr("its share is no longer offered"));
   auto init = holder_of({}, 300);
   init.is_init = true;
   EXPECT_THAT(hold(init), HasSubstr("does not say which GPUs an init container holds"));

@@ -86,32 +86,37 @@ void LimitService::resolve_pending(const std::string& id, const Status& result) 
   }
   if (limits.state == State::kRefused)
     return refuse_pending(id, limits.pod, {Code::kInvalidArgument, limits.reason});
-  auto resolved = std::move(pending);
-  pending_.erase(id);
-  if (ports_.hold_compute) return hold_compute(std::move(resolved), limits);
-  if (limits.limits.empty()) return resolved.done({});
-  begin_setting(std::move(resolved), limits);
+  pending.deadline.reset();
+  if (ports_.hold_compute) return hold_compute(id, limits);
+  auto resolved = pending_.extract(id);
+  if (limits.limits.empty()) return resolved.mapped().done({});
+  begin_setting(std::move(resolved.mapped()), limits);
 }
 
-void LimitService::hold_compute(Pending pending, const ContainerLimits& limits) {
-  const auto within = pending.until - ports_.loop.now();
-  const auto waiting = std::make_shared<Pending>(std::move(pending));
-  ports_.hold_compute(limits, within, [this, waiting, limits, alive = lifetime_.watch()](const Status& held) {
-    if (!alive) return;
-    if (!held) {
-      ports_.notify({limits.pod, kComputeRefusedReason,
-                     "container " + waiting->request.container +
-                         " does not start without its compute limit: " + held.error().full_message()});
-      return waiting->done(held);
-    }
-    if (limits.limits.empty()) return waiting->done({});
-    begin_setting(std::move(*waiting), limits);
-  });
+void LimitService::hold_compute(const std::string& id, const ContainerLimits& limits) {
+  auto& pending = pending_.at(id);
+  pending.is_holding_compute = true;
+  ports_.hold_compute(
+      limits, pending.until - ports_.loop.now(),
+      [this, id, limits, alive = lifetime_.watch()](const Status& held) {
+        if (!alive) return;
+        auto resolved = pending_.extract(id);
+        if (!held) {
+          ports_.notify({limits.pod, kComputeRefusedReason,
+                         "container " + resolved.mapped().request.container +
+                             " does not start without its compute limit: " + held.error().full_message()});
+          return resolved.mapped().done(held);
+        }
+        if (limits.limits.empty()) return resolved.mapped().done({});
+        begin_setting(std::move(resolved.mapped()), limits);
+      });
 }
 
 void LimitService::on_pods_read(const Status& result) {
   std::vector<std::string> waiting;
-  for (const auto& [id, pending] : pending_) waiting.push_back(id);
+  for (const auto& [id, pending] : pending_) {
+    if (!pending.is_holding_compute) waiting.push_back(id);
+  }
   for (const auto& id : waiting) {
     if (pending_.contains(id)) resolve_pending(id, result);
   }

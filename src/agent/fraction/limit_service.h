@@ -95,7 +95,8 @@ class LimitService {
   struct Pending {
     LimitRequest request;
     std::string cgroup, pod_cgroup;
-    bool has_asked = false;  // for the Pods to be read
+    bool has_asked = false;           // for the Pods to be read
+    bool is_holding_compute = false;  // resolved, and waits for that alone
     Done done;
     Time until{};
     Subscription deadline;
@@ -121,7 +122,7 @@ class LimitService {
   void load_records();
   void resolve_pending(const std::string& id, const Status& result);
   void refuse_pending(const std::string& id, const PodRef& pod, const Error& why);
-  void hold_compute(Pending pending, const ContainerLimits& limits);
+  void hold_compute(const std::string& id, const ContainerLimits& limits);
   void begin_setting(Pending pending, const ContainerLimits& limits);
   void set_next(const std::string& id, std::size_t index);
   void set_own(const std::string& id, std::size_t index);

@@ -212,6 +212,22 @@ TEST_F(LimitServiceTest, ComputeComesBeforeMemoryAndIsRefusedAlike) {
   EXPECT_THAT(answers.back(), HasSubstr("answers '25.00'"));
 }
 
+TEST_F(LimitServiceTest, AContainerThatWaitsForItsComputeLimitIsNotAskedForAgain) {
+  limits.compute_thousandths = 300;
+  is_driver_hanging = true;
+  const auto request = add_container(kFirstId);
+  ask(request);
+  service->on_pods_read({});
+  ask(request);
+  EXPECT_THAT(answers, ElementsAre(HasSubstr("are being set already")));
+  EXPECT_THAT(calls, ElementsAre("compute 300"));
+  is_driver_hanging = false;
+  waiting.front()();
+  loop.run_ready();
+  EXPECT_THAT(answers, ElementsAre(HasSubstr("are being set already"), "yes"));
+  EXPECT_EQ(in_force.size(), 2u);
+}
+
 TEST_F(LimitServiceTest, RefusesWhatTheKernelDoesNotConfirm) {
   const auto foreign = add_container(kFirstId, "uid-b");
   ask(foreign);

@@ -90,11 +90,15 @@ ContainerLimits MemoryLedger::find_limits(const std::string& pod_uid, const std:
   ContainerLimits known{.state = State::kKnown, .pod = pod.facts->pod};
   known.is_init = held == pod.containers.end();
   if (request != pod.requests.end()) known.compute_thousandths = request->second.compute_thousandths;
-  if (!known.is_init) known.held = held->second.ids;
-  if (!is_limited || held == pod.containers.end()) return known;
-  if (held->second.has_twin)
-    return refuse("the kubelet lists two Pods of this name; the older one must end first");
-  if (held->second.has_unknown) return refuse("one of its GPUs is not known");
+  if (known.is_init) return known;
+  for (const auto& [resource, ids] : held->second.ids) known.held[resource].assign(ids.begin(), ids.end());
+  if (held->second.has_twin) {
+    known.held_problem = "the kubelet lists two Pods of this name; the older one must end first";
+  } else if (held->second.has_unknown) {
+    known.held_problem = "one of its GPUs is not known";
+  }
+  if (!is_limited) return known;
+  if (!known.held_problem.empty()) return refuse(known.held_problem);
   for (const auto& [uuid, shares] : held->second.shares) {
     // A MIG device holds its memory itself.
     const auto* gpu = snapshot_->find(uuid);
@@ -182,6 +186,7 @@ void MemoryLedger::refresh() {
       on_holders(*holders);
       use_early_pods();
     } else {
+      early_.clear();
       on_failure(holders.error().with_context("cannot read the device allocations from the kubelet"));
     }
     read_due_pods();
@@ -203,10 +208,11 @@ void MemoryLedger::on_holders(const std::vector<ContainerDevices>& holders) {
           one.has_unknown = true;
           continue;
         }
+        // A device of several NUMA nodes is listed for each.
+        if (!one.ids[resource].insert(id).second) continue;
         one.resource = resource;
         one.has_claim |= resource.str() == dra::kDriverName;
         ++one.shares[share->device];
-        one.ids[resource].push_back(id);
       }
     }
   }

@@ -75,6 +75,7 @@ struct ContainerLimits {
   unsigned compute_thousandths = 0;
   bool is_init = false;  // no list of the kubelet has what it holds
   std::map<ResourceName, std::vector<DeviceId>> held{};
+  std::string held_problem{};  // why `held` may have another Pod's devices, or lack some; empty: it is exact
 };
 
 struct MemoryLedgerPorts {
@@ -132,7 +133,8 @@ class MemoryLedger {
     bool has_unknown = false;               // a GPU that the snapshot lacks
     bool has_claim = false;                 // some of its GPUs are of a claim
     bool has_twin = false;                  // of another Pod with the same names
-    std::map<ResourceName, std::vector<DeviceId>> ids{};
+    // In their own order: the kubelet's differs from List to List.
+    std::map<ResourceName, std::set<DeviceId>> ids{};
     friend bool operator==(const HeldContainer&, const HeldContainer&) = default;
   };
   struct HeldPod {

@@ -215,6 +215,22 @@ TEST_F(MemoryLedgerTest, TwoPodsOfOneNameAreRefusedUntilOneHasEnded) {
   EXPECT_EQ(ledger->find_limits("uid-new", "main").limits.at(DeviceUuid("GPU-0")), mebibytes(1000));
 }
 
+// The kubelet lists the ids of a container in no order, and one of several NUMA nodes for each.
+TEST_F(MemoryLedgerTest, TheOrderOfIdsSaysNothing) {
+  add_pod("a", "1000", {"GPU-0::0", "GPU-0::1"});
+  refresh();
+  EXPECT_EQ(ledger->find_limits("uid-a", "main").limits.at(DeviceUuid("GPU-0")), mebibytes(2000));
+  reader.asked.clear();
+  auto& ids = holders.back().devices.begin()->second;
+  std::ranges::reverse(ids);
+  ids.push_back(ids.front());
+  refresh();
+  EXPECT_TRUE(reader.asked.empty()) << "it is the same Pod";
+  const auto known = ledger->find_limits("uid-a", "main");
+  EXPECT_EQ(known.limits.at(DeviceUuid("GPU-0")), mebibytes(2000));
+  EXPECT_EQ(known.held.begin()->second.size(), 2u);
+}
+
 // The runtime names the Pod: nothing waits for the List to name it.
 TEST_F(MemoryLedgerTest, ANamedPodIsReadBesideTheList) {
   add_pod("a", "1000", {"GPU-0::0"});

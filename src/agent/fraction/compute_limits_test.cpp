@@ -74,8 +74,8 @@ TEST(PlanCompute, AHolderOfAnUnknownShareIsRefused) {
     EXPECT_THAT(plan_compute(ambiguous, {others}).value(), IsEmpty());
   }
   auto of_one = cores_daemon(), of_other = cores_daemon();
-  std::erase_if(of_one.namespaces, [](const auto& one) { return one.gpu.str() == "GPU-1"; });
-  std::erase_if(of_other.namespaces, [](const auto& one) { return one.gpu.str() == "GPU-0"; });
+  std::erase_if(of_one.namespaces, [](const auto& one) { return one.device.str() == "GPU-1"; });
+  std::erase_if(of_other.namespaces, [](const auto& one) { return one.device.str() == "GPU-0"; });
   EXPECT_EQ(plan_compute(holder_of({"GPU-1::0"}, 300), {of_one, of_other}).value().size(), 1u);
 }
 

@@ -1,6 +1,7 @@
 #include "agent/resources/mps_controller.h"
 
 #include <gtest/gtest.h>
+#include <linux/capability.h>
 
 #include <filesystem>
 #include <string>

@@ -87,6 +87,7 @@ Daemon::Daemon(Loop& loop, DaemonSpec spec, DaemonOptions options, SetComputeMod
       options_(std::move(options)),
       set_compute_mode_(std::move(set_compute_mode)),
       on_health_(std::move(health)),
+      process_protocol_(spec_.protocol),
       backoff_(options_.retry, options_.seed) {}
 
 Daemon::~Daemon() = default;
@@ -98,6 +99,7 @@ void Daemon::start_daemon() {
 
 void Daemon::begin_start() {
   state_ = State::kStarting;
+  process_protocol_ = spec_.protocol;
   timer_.reset();
   for (const auto& directory : {pipes(), log_directory(options_.root, spec_.name)}) {
     if (const auto made = make_directories(directory); !made) return on_failure(made.error());
@@ -106,6 +108,12 @@ void Daemon::begin_start() {
   auto program = find_program();
   if (!program) return on_failure(program.error());
   program_ = std::move(*program);
+  if (const auto longest = longest_socket_path(program_->root, spec_); longest.size() > kMaxSocketPath) {
+    return on_failure(
+        Error(Code::kInvalidArgument, "the path of an MPS socket has " + std::to_string(longest.size()) +
+                                          " characters, at most " + std::to_string(kMaxSocketPath) +
+                                          " are possible: " + longest));
+  }
   label_for_containers(pipes());
   has_namespaces() ? check_protocol() : prepare_start();
 }
@@ -141,8 +149,29 @@ void Daemon::set_modes(std::size_t next, ComputeMode mode, Step then) {
   set(spec_.devices[next].uuid, mode, done);
 }
 
-// A daemon of an earlier agent may exist: adopt it or stop it.
+// A daemon of an earlier agent may exist: adopt it or stop it. One of the other protocol, in the other
+// directory, is stopped.
 void Daemon::stop_former_process() {
+  process_protocol_ = other_protocol();
+  std::error_code ignored;
+  if (!std::filesystem::exists(pipes(), ignored)) return remove_other_pipes();
+  if (auto former = find_process()) {
+    process_ = std::move(*former);
+    return await_former_exit(&Daemon::remove_other_pipes);
+  }
+  // Something may listen there that /proc does not show.
+  if (!std::filesystem::exists(pipes() + "/control", ignored)) return remove_other_pipes();
+  send_quit([this](const Result<std::string>&) { remove_other_pipes(); });
+}
+
+void Daemon::remove_other_pipes() {
+  std::error_code ignored;
+  std::filesystem::remove_all(pipes(), ignored);
+  process_protocol_ = spec_.protocol;
+  adopt_former_process();
+}
+
+void Daemon::adopt_former_process() {
   auto former = find_process();
   if (!former) {
     std::error_code ignored;
@@ -152,31 +181,31 @@ void Daemon::stop_former_process() {
     return ask_whether_it_serves([this, quit_and_launch](const Result<std::string>& output) {
       const auto saved = read_file(started_file(options_.root, spec_.name));
       if (output && saved && ran_with(*saved, fingerprint(nullptr, false))) return send_limits();
-      quit_former(quit_and_launch);
+      send_quit(quit_and_launch);
     });
   }
   process_ = std::move(*former);
-  if (!may_adopt()) return await_former_exit();
+  if (!may_adopt()) return await_former_exit(&Daemon::launch);
   log::info("adopted a running MPS control daemon", {{"daemon", spec_.name}, {"pid", process_->id()}});
   ask_whether_it_serves([this](const Result<std::string>& output) {
-    if (!output) return await_former_exit();
+    if (!output) return await_former_exit(&Daemon::launch);
     const auto saved = read_file(started_file(options_.root, spec_.name));
     const bool same = saved && *saved == fingerprint(process_.get(), true) && serves_with_limits(*output);
     same ? on_running() : send_limits();
   });
 }
 
-void Daemon::await_former_exit() {
+void Daemon::await_former_exit(Step then) {
   log::info("stopping an MPS control daemon of other devices",
             {{"daemon", spec_.name}, {"pid", process_->id()}});
-  process_->on_end(loop_, [this] {
+  process_->on_end(loop_, [this, then] {
     process_.reset();
     drop_commands();
     timer_.reset();
-    launch();
+    (this->*then)();
   });
   timer_ = loop_.after(options_.quit_grace, [this] { process_->kill(); });
-  quit_former([](const Result<std::string>&) {});
+  send_quit();
 }
 
 void Daemon::launch() {
@@ -264,7 +293,7 @@ void Daemon::on_running() {
 
 Result<std::unique_ptr<DaemonProcess>> Daemon::find_process() const {
   return DaemonProcess::find_daemon_process(
-      pipes(), program_ ? pipe_directory(program_->root, spec_.name) : std::string());
+      pipes(), program_ ? pipe_directory(program_->root, spec_.name, process_protocol_) : std::string());
 }
 
 void Daemon::watch_process() {
@@ -351,7 +380,9 @@ void Daemon::stop_daemon(std::function<void()> done) {
 }
 
 void Daemon::quit() {
-  if (!process_) {
+  for (const unsigned protocol : {spec_.protocol, other_protocol()}) {
+    if (process_) break;
+    process_protocol_ = protocol;
     if (auto found = find_process()) process_ = std::move(*found);
   }
   if (!process_) return clean_up();
@@ -366,7 +397,7 @@ void Daemon::quit() {
     process_->kill();
   });
   if (!program_) return process_->kill();
-  if (has_namespaces()) return end_namespace_clients();
+  if (process_protocol_ == kProtocolWithNamespaces) return end_namespace_clients();
   run_command({}, "get_server_list\n", options_.response_limit,
               [this](const Result<std::string>& servers) { end_clients_of(process_ids_in(servers)); });
 }
@@ -390,10 +421,6 @@ void Daemon::end_clients_of(std::vector<std::string> servers) {
           end_clients_of(rest);
         });
       });
-}
-
-void Daemon::send_quit() {
-  send_quit_of(spec_.protocol, [](const Result<std::string>&) {});
 }
 
 void Daemon::clean_up() {

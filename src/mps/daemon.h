@@ -104,7 +104,9 @@ class Daemon {
   void prepare_start();
   void set_modes(std::size_t next, ComputeMode mode, Step then);
   void stop_former_process();
-  void await_former_exit();
+  void remove_other_pipes();
+  void adopt_former_process();
+  void await_former_exit(Step then);
   void launch();
   void send_limits();
   void on_limits(const std::string& output);
@@ -119,7 +121,7 @@ class Daemon {
 
   void quit();
   void end_clients_of(std::vector<std::string> servers);
-  void send_quit();
+  void send_quit(Completion done = [](const Result<std::string>&) {});
   void clean_up();
   void on_stopped();
 
@@ -135,8 +137,6 @@ class Daemon {
   bool has_namespaces() const { return spec_.protocol == kProtocolWithNamespaces; }
   void ask_whether_it_serves(Completion done);
   bool serves_with_limits(const std::string& output) const;
-  void quit_former(Completion done);
-  void send_quit_of(unsigned protocol, Completion done);
   // Of protocol 3.
   using Check = std::function<bool(const std::string& output)>;
   struct Question {
@@ -165,7 +165,8 @@ class Daemon {
   Status write_record(const DaemonProcess* process, bool with_limits) const;
   std::string limit_commands() const;
   void set_health(inventory::Health health);
-  std::string pipes() const { return pipe_directory(options_.root, spec_.name); }
+  unsigned other_protocol() const { return has_namespaces() ? 2 : kProtocolWithNamespaces; }
+  std::string pipes() const { return pipe_directory(options_.root, spec_.name, process_protocol_); }
   std::string client_shm() const { return client_shm_directory(options_.root, spec_.name); }
   Result<ControlProgram> find_program() const;
   // The process of the pid file in pipes().
@@ -193,6 +194,7 @@ class Daemon {
   std::map<std::string, NamespaceLimits> held_;  // by namespace: other limits than the share's
   bool has_read_held_ = false;
   bool has_checked_protocol_ = false;
+  unsigned process_protocol_;  // of the daemon that commands go to: the spec's, or of one before it
   Subscription timer_;
   Backoff backoff_;
   Lifetime lifetime_;

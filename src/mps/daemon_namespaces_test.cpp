@@ -20,7 +20,10 @@ using testing::HasSubstr;
 
 class NamespaceNode : public TestMpsNode {
  public:
-  NamespaceNode() { root.use_driver("615.71.09"); }
+  NamespaceNode() {
+    root.use_driver("615.71.09");
+    protocol = kProtocolWithNamespaces;
+  }
 
   // Two shares of each of the first `gpus` GPUs.
   DaemonSpec make_shares(unsigned gpus = 1) const {
@@ -65,6 +68,14 @@ class NamespaceNode : public TestMpsNode {
     EXPECT_TRUE(wait_until([&] { return stopped; }));
   }
 };
+
+// What a client reads until its connection ends.
+std::string words_until_the_end(const sim::mps::AttachedClient& client) {
+  std::string text;
+  char byte = 0;
+  while (::recv(client.connection.get(), &byte, 1, 0) == 1 && byte != '\n') text += byte;
+  return text + "\n";
+}
 
 TEST(MpsNamespaceDaemon, GivesEachShareItsLimits) {
   NamespaceNode node;
@@ -159,11 +170,58 @@ TEST(MpsNamespaceDaemon, IsAdoptedWithWhatPodsHold) {
   EXPECT_EQ(node.threads("gpu0_0"), "40.00\n");
   EXPECT_EQ(node.threads("gpu0_1"), "30.00\n");
   changed.reset();
+}
+
+TEST(MpsNamespaceDaemon, EachProtocolHasItsOwnDirectory) {
+  NamespaceNode node;
+  node.protocol = 2;
   auto of_two = node.make_daemon(node.make_spec(1));
   ASSERT_TRUE(node.starts(*of_two)) << of_two->daemon_health().reason;
-  EXPECT_NE(node.pid(), first) << "another protocol needs another daemon";
-  EXPECT_EQ(node.send_command("get_default_active_thread_percentage"), "25.0\n");
-  node.stop(*of_two);
+  const auto client = sim::mps::attach_client(node.pipes(), "", "");
+  ASSERT_TRUE(client) << client.error().full_message();
+  of_two.reset();
+  for (const unsigned protocol : {3u, 2u, 3u}) {
+    const auto former_pipes = node.pipes();
+    node.protocol = protocol;
+    auto daemon = node.make_daemon(protocol == 2 ? node.make_spec(1) : node.make_shares());
+    ASSERT_TRUE(node.starts(*daemon)) << daemon->daemon_health().reason;
+    EXPECT_NE(node.pid(), 0);
+    EXPECT_FALSE(std::filesystem::exists(former_pipes));
+    EXPECT_EQ(
+        protocol == 2 ? node.send_command("get_default_active_thread_percentage") : node.threads("gpu0_0"),
+        protocol == 2 ? "25.0\n" : "50.00\n");
+  }
+  auto never_started = node.make_daemon(node.make_spec(1));
+  node.stop(*never_started);
+  EXPECT_EQ(node.pid(), 0);
+}
+
+TEST(MpsNamespaceDaemon, ADaemonBeforeItIsStoppedInItsOwnWords) {
+  NamespaceNode node;
+  for (const unsigned protocol : {2u, 3u}) {
+    node.protocol = protocol;
+    auto before = node.make_daemon(protocol == 2 ? node.make_spec(1) : node.make_shares());
+    ASSERT_TRUE(node.starts(*before)) << before->daemon_health().reason;
+    before.reset();
+    const auto client =
+        sim::mps::attach_client(node.pipes() + (protocol == 2 ? "" : "/gpulet/gpu0_0"), "", "");
+    ASSERT_TRUE(client) << client.error().full_message();
+    auto next = node.make_daemon(protocol == 2 ? node.make_shares() : node.make_spec(1));
+    node.stop(*next);
+    EXPECT_EQ(words_until_the_end(*client), sim::mps::kClientTerminated);
+    EXPECT_EQ(node.pid(), 0);
+  }
+}
+
+TEST(MpsNamespaceDaemon, SaysThatAPathIsTooLong) {
+  NamespaceNode node;
+  auto spec = node.make_shares();
+  spec.namespaces[1].name = std::string(90, 'a');
+  auto daemon = node.make_daemon(spec);
+  daemon->start_daemon();
+  EXPECT_THAT(daemon->daemon_health().reason, HasSubstr("at most 107 are possible: "));
+  EXPECT_EQ(node.mode_calls, 0u);
+  node.stop(*daemon);
 }
 
 TEST(MpsNamespaceDaemon, SaysWhereTheProgramHasNoProtocol3) {
@@ -179,17 +237,10 @@ TEST(MpsNamespaceDaemon, SaysWhereTheProgramHasNoProtocol3) {
   node.stop(*daemon);
 }
 
-// What a client reads until its connection ends.
-std::string words_until_the_end(const sim::mps::AttachedClient& client) {
-  std::string text;
-  char byte = 0;
-  while (::recv(client.connection.get(), &byte, 1, 0) == 1 && byte != '\n') text += byte;
-  return text + "\n";
-}
-
 TEST(MpsNamespaceDaemon, EndsTheWorkOfClientsOfEitherProtocol) {
   for (const bool has_namespaces : {false, true}) {
     NamespaceNode node;
+    node.protocol = has_namespaces ? 3 : 2;
     auto daemon = node.make_daemon(has_namespaces ? node.make_shares() : node.make_spec(1));
     ASSERT_TRUE(node.starts(*daemon)) << daemon->daemon_health().reason;
     const auto directory = node.pipes() + (has_namespaces ? "/gpulet/gpu0_0" : "");

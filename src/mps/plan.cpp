@@ -112,6 +112,10 @@ bool has_branch_with_namespaces(const std::string& version) {
   return branch && *branch >= kFirstBranchWithNamespaces;
 }
 
+std::string namespace_directory(const std::string& root, const DaemonSpec& spec, const std::string& name) {
+  return pipe_directory(root, spec.name, spec.protocol) + "/" + std::string(kServerName) + "/" + name;
+}
+
 }  // namespace
 
 std::string namespace_name(const DeviceId& share) {
@@ -194,8 +198,8 @@ std::string client_pipe_directory(const std::string& root, const DaemonSpec& spe
   std::vector<DeviceId> ids;
   for (const auto& device : held) ids.push_back(device.id);
   const auto found = find_namespace(spec, ids);
-  const auto pipes = pipe_directory(root, spec.name);
-  return found ? pipes + "/" + std::string(kServerName) + "/" + found->name : pipes;
+  return found ? namespace_directory(root, spec, found->name)
+               : pipe_directory(root, spec.name, spec.protocol);
 }
 
 std::map<std::string, std::string> client_environment(const DaemonSpec& spec, std::span<const Device> held) {
@@ -251,8 +255,18 @@ const DaemonSpec* find_daemon_of(std::span<const DaemonSpec> specs, const Device
   return found == specs.end() ? nullptr : &*found;
 }
 
-std::string pipe_directory(const std::string& root, const std::string& name) {
-  return root + "/" + name + "/pipe";
+std::string pipe_directory(const std::string& root, const std::string& name, unsigned protocol) {
+  return root + "/" + name + (protocol == kProtocolWithNamespaces ? "/pipe3" : "/pipe");
+}
+std::string longest_socket_path(const std::string& root, const DaemonSpec& spec) {
+  std::string longest;
+  for (const auto& longer_root : {root, std::string(kContainerRoot)}) {
+    for (const auto& space : spec.namespaces) {
+      auto path = namespace_directory(longer_root, spec, space.name) + "/control";
+      if (path.size() > longest.size()) longest = std::move(path);
+    }
+  }
+  return longest;
 }
 std::string log_directory(const std::string& root, const std::string& name) {
   return root + "/" + name + "/log";

@@ -126,8 +126,13 @@ const DaemonSpec* find_daemon_of(std::span<const DaemonSpec> specs, const Device
 std::string client_pipe_directory(const std::string& root, const DaemonSpec& spec,
                                   std::span<const partition::Device> held);
 
-// Paths below an MPS root.
-std::string pipe_directory(const std::string& root, const std::string& name);
+// Paths below an MPS root. A daemon of protocol 3 has another pipe directory than one of protocol 2, because
+// Pods of that one have all of it mounted: its control sockets and every namespace.
+std::string pipe_directory(const std::string& root, const std::string& name, unsigned protocol = 2);
+// The longest path of a socket of a namespace, with the daemon's MPS root or the containers'; empty without
+// namespaces. Source: unix(7), sun_path.
+inline constexpr std::size_t kMaxSocketPath = 107;
+std::string longest_socket_path(const std::string& root, const DaemonSpec& spec);
 std::string log_directory(const std::string& root, const std::string& name);
 std::string started_file(const std::string& root, const std::string& name);
 std::string ready_file(const std::string& root);

@@ -264,8 +264,10 @@ TEST(MpsPlan, AContainerGetsTheDirectoryOfItsFirstShare) {
   const std::vector<Device> held{resource.devices[6], resource.devices[2], resource.devices[1]};
   EXPECT_EQ(client_environment(spec, held),
             (std::map<std::string, std::string>{
-                {"CUDA_MPS_PIPE_DIRECTORY", "/mps/nvidia.com/gpu/pipe/gpulet/0_1"}}));
-  EXPECT_EQ(client_pipe_directory("/run/mps", spec, held), "/run/mps/nvidia.com/gpu/pipe/gpulet/0_1");
+                {"CUDA_MPS_PIPE_DIRECTORY", "/mps/nvidia.com/gpu/pipe3/gpulet/0_1"}}));
+  EXPECT_EQ(client_pipe_directory("/run/mps", spec, held), "/run/mps/nvidia.com/gpu/pipe3/gpulet/0_1");
+  EXPECT_EQ(longest_socket_path("/run/mps", spec), "/run/mps/nvidia.com/gpu/pipe3/gpulet/0_0/control");
+  EXPECT_EQ(longest_socket_path("/m", spec), "/mps/nvidia.com/gpu/pipe3/gpulet/0_0/control");
   const auto found = find_namespace(spec, std::vector{held[0].id, held[1].id, held[2].id});
   ASSERT_TRUE(found);
   EXPECT_EQ(found->name, "0_1");

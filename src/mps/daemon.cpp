@@ -14,9 +14,6 @@
 namespace gpulet::mps {
 namespace {
 
-constexpr std::string_view kStartedHeader = "gpulet 1\npid ";
-constexpr std::string_view kProtocolLine = "protocol 3";
-
 // The daemon's own text for a rejected command.
 bool is_refusal(const std::string& line) {
   const std::string lower = text::lower(line);
@@ -36,13 +33,6 @@ std::vector<std::string> process_ids_in(const Result<std::string>& output) {
   return ids;
 }
 
-// Whether the record is of a daemon that had its limits and differs from `devices` in the process only.
-bool ran_with(std::string_view record, std::string_view devices) {
-  for (auto* text : {&record, &devices})
-    text->remove_prefix(std::min(text->find('\n', kStartedHeader.size()), text->size()));
-  return record.starts_with(devices) && record.size() > devices.size();
-}
-
 // With SELinux, containers can only access files with their label. Source: mps/daemon.go.
 void label_for_containers(const std::string& directory) {
   constexpr std::string_view kLabel = "system_u:object_r:container_file_t:s0";
@@ -58,26 +48,6 @@ void label_for_containers(const std::string& directory) {
 bool serves_same_devices(const DaemonSpec& a, const DaemonSpec& b) {
   return a.name == b.name && a.devices == b.devices && a.visible_devices == b.visible_devices &&
          a.protocol == b.protocol;
-}
-
-Result<DaemonSpec> read_former_daemon(const std::string& root, const std::string& name) {
-  const std::string path = started_file(root, name);
-  GPULET_TRY_ASSIGN(const std::string text, read_file(path));
-  if (!text.starts_with(kStartedHeader))
-    return fail(Code::kInvalidArgument, "was written by another program", path);
-  DaemonSpec spec;
-  spec.name = name;
-  for (const auto& line : text::split(text, '\n')) {
-    if (line == kProtocolLine) spec.protocol = kProtocolWithNamespaces;
-    const auto fields = text::split(line, ' ');
-    if (fields.empty() || (fields.front() != "visible" && fields.front() != "devices")) continue;
-    for (std::size_t i = 1; i < fields.size(); ++i) {
-      const DeviceUuid uuid(fields[i]);
-      if (fields.front() == "visible") spec.visible_devices.push_back(uuid);
-      if (fields.front() == "devices") spec.devices.push_back({uuid, 0, fields[i].starts_with("MIG-"), {}});
-    }
-  }
-  return spec;
 }
 
 Daemon::Daemon(Loop& loop, DaemonSpec spec, DaemonOptions options, SetComputeMode set_compute_mode,
@@ -100,6 +70,7 @@ void Daemon::start_daemon() {
 void Daemon::begin_start() {
   state_ = State::kStarting;
   process_protocol_ = spec_.protocol;
+  replaces_former_ = false;
   timer_.reset();
   for (const auto& directory : {pipes(), log_directory(options_.root, spec_.name)}) {
     if (const auto made = make_directories(directory); !made) return on_failure(made.error());
@@ -152,6 +123,7 @@ void Daemon::set_modes(std::size_t next, ComputeMode mode, Step then) {
 // A daemon of an earlier agent may exist: adopt it or stop it. One of the other protocol, in the other
 // directory, is stopped.
 void Daemon::stop_former_process() {
+  replaces_former_ = true;
   process_protocol_ = other_protocol();
   std::error_code ignored;
   if (!std::filesystem::exists(pipes(), ignored)) return remove_other_pipes();
@@ -178,16 +150,15 @@ void Daemon::adopt_former_process() {
     if (!std::filesystem::exists(pipes() + "/control", ignored)) return launch();
     // Something may listen there that /proc does not show. It goes on if it ran with these devices.
     const auto quit_and_launch = [this](const Result<std::string>&) { launch(); };
-    return ask_whether_it_serves([this, quit_and_launch](const Result<std::string>& output) {
-      const auto saved = read_file(started_file(options_.root, spec_.name));
-      if (output && saved && ran_with(*saved, fingerprint(nullptr, false))) return send_limits();
+    return check_serving([this, quit_and_launch](const Result<std::string>& output) {
+      if (output && ran_with_these_devices()) return send_limits();
       send_quit(quit_and_launch);
     });
   }
   process_ = std::move(*former);
   if (!may_adopt()) return await_former_exit(&Daemon::launch);
   log::info("adopted a running MPS control daemon", {{"daemon", spec_.name}, {"pid", process_->id()}});
-  ask_whether_it_serves([this](const Result<std::string>& output) {
+  check_serving([this](const Result<std::string>& output) {
     if (!output) return await_former_exit(&Daemon::launch);
     const auto saved = read_file(started_file(options_.root, spec_.name));
     const bool same = saved && *saved == fingerprint(process_.get(), true) && serves_with_limits(*output);
@@ -311,7 +282,7 @@ void Daemon::schedule_check() {
 }
 
 void Daemon::check_responding() {
-  ask_whether_it_serves([this](const Result<std::string>& output) {
+  check_serving([this](const Result<std::string>& output) {
     if (!output) return on_unanswered(output.error());
     unanswered_ = 0;
     backoff_.reset();
@@ -341,8 +312,8 @@ void Daemon::on_failure(const Error& error) {
   drop_commands();
   if (process_) process_->kill();
   process_.reset();
-  // The compute modes are still set.
-  if (program_) static_cast<void>(write_record(nullptr, false).has_value());
+  // The compute modes are still set. A daemon that this one has not replaced yet may still be adopted.
+  if (program_ && replaces_former_) static_cast<void>(write_record(nullptr, false).has_value());
   state_ = State::kWaiting;
   if (health_.healthy || health_.reason != error.full_message()) {
     log::error("the MPS control daemon failed", error, {{"daemon", spec_.name}});
@@ -439,41 +410,6 @@ void Daemon::on_stopped() {
   }
   state_ = State::kIdle;
   if (const auto done = std::move(stopped_)) done();
-}
-
-bool Daemon::may_adopt() const {
-  const auto saved = read_file(started_file(options_.root, spec_.name));
-  return saved && saved->starts_with(fingerprint(process_.get(), false));
-}
-
-Status Daemon::write_record(const DaemonProcess* process, bool with_limits) const {
-  return write_file_atomic(started_file(options_.root, spec_.name), fingerprint(process, with_limits));
-}
-
-// Content of .started. The limits come last: a daemon that differs only in them can be updated.
-std::string Daemon::fingerprint(const DaemonProcess* process, bool with_limits) const {
-  std::string text = std::string(kStartedHeader) + (process == nullptr ? "0" : process->identity());
-  text += "\nprogram " + program_->program.path;
-  if (has_namespaces()) text += "\n" + std::string(kProtocolLine);
-  text += "\nvisible";
-  for (const auto& uuid : spec_.visible_devices) text += " " + uuid.str();
-  text += "\ndevices";
-  for (const auto& device : spec_.devices) text += " " + device.uuid.str();
-  return with_limits ? text + "\n" + limit_commands() : text + "\n";
-}
-
-std::string Daemon::limit_commands() const {
-  std::string commands;
-  for (const auto& space : spec_.namespaces) {
-    commands += "namespace " + space.name + " " + std::to_string(space.limits.threads) + " " +
-                std::to_string(space.limits.mebibytes) + "\n";
-  }
-  if (has_namespaces()) return commands;
-  for (const auto& limit : spec_.memory_limits) {
-    commands += "set_default_device_pinned_mem_limit " + std::to_string(limit.device) + " " +
-                std::to_string(limit.mebibytes) + "M\n";
-  }
-  return commands + "set_default_active_thread_percentage " + std::to_string(spec_.thread_percentage) + "\n";
 }
 
 void Daemon::set_health(inventory::Health health) {

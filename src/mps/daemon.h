@@ -40,7 +40,7 @@ struct DaemonOptions {
   Duration quit_grace = std::chrono::seconds(15);      // from `quit` to SIGKILL
   BackoffLimits retry{std::chrono::milliseconds(200), std::chrono::seconds(30)};
   std::uint64_t seed = 0;
-  // The control program has not protocol 3, which a spec wants: one line. From the loop.
+  // The control program says that it has not protocol 3, which a spec wants: one line. From the loop.
   std::function<void(const std::string& why)> protocol_missing{};
 };
 
@@ -71,8 +71,8 @@ class Daemon {
   void update_spec(DaemonSpec spec);
   // Sets a namespace's limits, which stay until the next call for it, also in a daemon that replaces this
   // one; reads them back. `done` is called once, from the loop, not after this object is destroyed. Errors:
-  // kNotFound without such a namespace; kUnavailable while the daemon does not serve; what the control
-  // program says; one that does not hold what it was given.
+  // kNotFound without such a namespace; kUnavailable while the daemon does not serve; the control program's
+  // error; kUnavailable if the value read back differs; that of the file of the limits that Pods hold.
   void set_namespace(const std::string& name, const NamespaceLimits& limits,
                      std::function<void(Status)> done);
   // Ends the work of those of the processes that are clients; `done` as above. What the daemon refuses does
@@ -135,7 +135,7 @@ class Daemon {
 
   // Of either protocol (daemon_namespaces.cpp).
   bool has_namespaces() const { return spec_.protocol == kProtocolWithNamespaces; }
-  void ask_whether_it_serves(Completion done);
+  void check_serving(Completion done);
   bool serves_with_limits(const std::string& output) const;
   // Of protocol 3.
   using Check = std::function<bool(const std::string& output)>;
@@ -155,10 +155,12 @@ class Daemon {
   void end_namespace_clients();
   std::vector<Question> limit_steps(const std::string& name, const NamespaceLimits& limits) const;
   NamespaceLimits limits_in_force(const ShareNamespace& space) const;
-  void read_held();
-  Status write_held() const;
+  Status read_held();
+  Status write_held();
   std::string held_file() const { return options_.root + "/" + spec_.name + "/.namespaces"; }
   bool may_adopt() const;
+  bool ran_with_these_devices() const;
+  bool runs_with_namespaces() const;
   void watch_process();
   std::string fingerprint(const DaemonProcess* process, bool with_limits) const;
   // Null: none that may be adopted.
@@ -185,6 +187,8 @@ class Daemon {
   bool launching_ = false;       // a process that becomes the daemon is running
   bool limits_changed_ = false;  // and not sent yet
   bool modes_changed_ = false;   // and not restored yet
+  bool replaces_former_ =
+      false;  // since this start, what .started says of a daemon before it is no more true
   unsigned unanswered_ = 0;
   std::optional<ControlProgram> program_;
   std::unique_ptr<DaemonProcess> process_;  // null if unknown

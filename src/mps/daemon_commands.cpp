@@ -80,7 +80,7 @@ void Daemon::drop_commands() {
   }
 }
 
-void Daemon::ask_whether_it_serves(Completion done) {
+void Daemon::check_serving(Completion done) {
   if (has_namespaces())
     return run_command(server_status_arguments(), "", options_.response_limit, std::move(done));
   run_command({}, std::string(kThreadPercentageCommand), options_.response_limit, std::move(done));

@@ -69,6 +69,17 @@ class NamespaceNode : public TestMpsNode {
   }
 };
 
+// The program ends by a signal where it is asked for help.
+void break_help(const NamespaceNode& node) {
+  const auto program = node.root.control_program();
+  const auto moved = node.root.driver_root() + "/usr/real/nvidia-cuda-mps-control";
+  std::filesystem::create_directories(node.root.driver_root() + "/usr/real");
+  std::filesystem::rename(program, moved);
+  ASSERT_TRUE(write_file_atomic(
+      program, "#!/bin/sh\ncase \"$*\" in *--help*) kill -9 $$ ;; esac\nexec '" + moved + "' \"$@\"\n",
+      0755));
+}
+
 // What a client reads until its connection ends.
 std::string words_until_the_end(const sim::mps::AttachedClient& client) {
   std::string text;
@@ -221,6 +232,62 @@ TEST(MpsNamespaceDaemon, SaysThatAPathIsTooLong) {
   daemon->start_daemon();
   EXPECT_THAT(daemon->daemon_health().reason, HasSubstr("at most 107 are possible: "));
   EXPECT_EQ(node.mode_calls, 0u);
+  node.stop(*daemon);
+}
+
+TEST(MpsNamespaceDaemon, NoAnswerAboutProtocol3EndsNoDaemon) {
+  NamespaceNode node;
+  std::string missing;
+  node.options.protocol_missing = [&](const std::string& why) { missing = why; };
+  const auto record = [&] {
+    return read_file(started_file(node.options.root, "nvidia.com/gpu")).value_or("none");
+  };
+  node.protocol = 2;
+  auto of_two = node.make_daemon(node.make_spec(1));
+  ASSERT_TRUE(node.starts(*of_two)) << of_two->daemon_health().reason;
+  of_two.reset();
+  const auto pid = node.pid();
+  const auto before = record();
+  break_help(node);
+  auto daemon = node.make_daemon(node.make_shares());
+  daemon->start_daemon();
+  ASSERT_TRUE(node.wait_until([&] {
+    return daemon->daemon_health().reason.find("has no MPS protocol 3: signal 9") != std::string::npos;
+  })) << daemon->daemon_health().reason;
+  EXPECT_EQ(missing, "");
+  EXPECT_EQ(record(), before);
+  EXPECT_EQ(node.pid(), pid);
+  node.stop(*daemon);
+}
+
+TEST(MpsNamespaceDaemon, OneThatRunsShowsThatTheProgramHasProtocol3) {
+  NamespaceNode node;
+  auto daemon = node.make_daemon(node.make_shares());
+  ASSERT_TRUE(node.starts(*daemon)) << daemon->daemon_health().reason;
+  const auto pid = node.pid();
+  break_help(node);
+  daemon = node.make_daemon(node.make_shares());
+  ASSERT_TRUE(node.starts(*daemon)) << daemon->daemon_health().reason;
+  EXPECT_EQ(node.pid(), pid);
+  node.stop(*daemon);
+}
+
+TEST(MpsNamespaceDaemon, DoesNotServeWithoutWhatPodsHold) {
+  NamespaceNode node;
+  const auto file = node.options.root + "/nvidia.com/gpu/.namespaces";
+  std::filesystem::create_directories(file);
+  auto daemon = node.make_daemon(node.make_shares());
+  daemon->start_daemon();
+  ASSERT_TRUE(node.wait_until([&] {
+    return daemon->daemon_health().reason.find(".namespaces") != std::string::npos;
+  })) << daemon->daemon_health().reason;
+  EXPECT_THAT(node.set(*daemon, "gpu0_0", {30, 4096}), HasSubstr(".namespaces"));
+  std::filesystem::remove(file);
+  ASSERT_TRUE(write_file_atomic(file, "removed 20 4096\ngpu0_1 30 4096\n"));
+  ASSERT_TRUE(node.wait_until([&] { return daemon->daemon_health().healthy; }));
+  EXPECT_EQ(node.threads("gpu0_1"), "30.00\n");
+  EXPECT_EQ(node.set(*daemon, "gpu0_0", {10, 4096}), "");
+  EXPECT_EQ(read_file(file).value_or("none"), "gpu0_0 10 4096\ngpu0_1 30 4096\n");
   node.stop(*daemon);
 }
 

@@ -178,7 +178,7 @@ std::optional<HeldNamespace> find_namespace(const DaemonSpec& spec, std::span<co
   for (const auto& space : spec.namespaces) {
     if (std::ranges::none_of(ids, [&](const DeviceId& id) { return namespace_name(id) == space.name; }))
       continue;
-    if (!found) found = HeldNamespace{space.name, {0, 0}, 0};
+    if (!found) found = HeldNamespace{space.name, {}, 0};
     auto& sum = by_gpu[space.device];
     sum.limits.threads = (sum.shares++ == 0 ? 0 : sum.limits.threads) + space.limits.threads;
     sum.limits.mebibytes += space.limits.mebibytes;
@@ -186,9 +186,11 @@ std::optional<HeldNamespace> find_namespace(const DaemonSpec& spec, std::span<co
   for (const auto& [gpu, sum] : by_gpu) {
     const auto shared = std::ranges::find(spec.devices, gpu, &SharedDevice::uuid);
     const auto whole = shared == spec.devices.end() ? 0 : shared->memory.value >> 20;
-    found->shares = std::max(found->shares, sum.shares);
-    found->limits.threads = std::max(found->limits.threads, std::min(sum.limits.threads, 100u));
-    found->limits.mebibytes = std::max(found->limits.mebibytes, std::min(sum.limits.mebibytes, whole));
+    const auto memory = std::min(sum.limits.mebibytes, whole);
+    found->shares = found->shares == 0 ? sum.shares : std::min(found->shares, sum.shares);
+    found->limits.threads = std::min(found->limits.threads, sum.limits.threads);
+    if (found->limits.mebibytes == 0 || (memory != 0 && memory < found->limits.mebibytes))
+      found->limits.mebibytes = memory;
   }
   return found;
 }

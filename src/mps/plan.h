@@ -99,8 +99,9 @@ const DaemonSpec* find_daemon_spec(std::span<const DaemonSpec> specs, const Reso
 // The namespace of a container that holds several shares is that of the first, by their order.
 struct HeldNamespace {
   std::string name;
-  NamespaceLimits limits;  // the sum on the GPU of which it holds most, at most all of it
-  unsigned shares = 0;     // on that GPU
+  // The sum on the GPU of which it holds least, at most all of it: the driver gives it on every GPU.
+  NamespaceLimits limits;
+  unsigned shares = 0;  // on that GPU
 };
 // nullopt for a daemon of protocol 2, and if no id is one of its shares.
 std::optional<HeldNamespace> find_namespace(const DaemonSpec& spec, std::span<const DeviceId> ids);

@@ -271,9 +271,12 @@ TEST(MpsPlan, AContainerGetsTheDirectoryOfItsFirstShare) {
   const auto found = find_namespace(spec, std::vector{held[0].id, held[1].id, held[2].id});
   ASSERT_TRUE(found);
   EXPECT_EQ(found->name, "0_1");
-  EXPECT_EQ(found->shares, 2u) << "of GPU 0";
-  EXPECT_EQ(found->limits.threads, 50u);
-  EXPECT_EQ(found->limits.mebibytes, 2 * spec.namespaces[0].limits.mebibytes);
+  EXPECT_EQ(found->shares, 1u) << "of GPU 1, and two of GPU 0";
+  EXPECT_EQ(found->limits.threads, 25u);
+  EXPECT_EQ(found->limits.mebibytes, spec.namespaces[0].limits.mebibytes);
+  const auto of_one = find_namespace(spec, std::vector{held[1].id, held[2].id});
+  EXPECT_EQ(of_one->shares, 2u);
+  EXPECT_EQ(of_one->limits, (NamespaceLimits{50, 2 * spec.namespaces[0].limits.mebibytes}));
   EXPECT_FALSE(find_namespace(spec, std::vector{DeviceId("GPU-7::0"), DeviceId("GPU-0")}));
   std::vector<DeviceId> all;
   for (const auto& device : resource.devices) all.push_back(device.id);

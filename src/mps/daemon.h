@@ -75,9 +75,9 @@ class Daemon {
   // error; kUnavailable if the value read back differs; that of the file of the limits that Pods hold.
   void set_namespace(const std::string& name, const NamespaceLimits& limits,
                      std::function<void(Status)> done);
-  // Ends the work of those of the processes that are clients; `done` as above. What the daemon refuses does
-  // not matter: who is no client has no work here.
-  void end_clients(const std::vector<unsigned>& pids, std::function<void()> done);
+  // Ends the work of those of the first kMaxListedProcesses processes that are clients; `done` as above. What
+  // the daemon refuses does not matter: who is no client has no work here.
+  void end_clients(std::vector<unsigned> pids, std::function<void()> done);
 
   // Stops the daemon: ends the work of its clients (terminate_client), because a server that is killed with
   // work in flight may hang every later one; then quits it, with SIGKILL after the grace period for all.
@@ -141,8 +141,8 @@ class Daemon {
   using Check = std::function<bool(const std::string& output)>;
   struct Question {
     std::vector<std::string> arguments;
-    Check check{};  // of its answer
-    bool may_fail = false;
+    Check check{};          // of its answer
+    bool may_fail = false;  // but not by a time-out
   };
   // One after the other, as own commands or a caller's; `done` with the first error.
   void run_steps(std::vector<Question> steps, bool is_own, std::function<void(Status)> done);

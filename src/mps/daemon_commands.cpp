@@ -25,7 +25,7 @@ void Daemon::run_for_caller(std::vector<std::string> arguments, std::string inpu
     return loop_.post([done = std::move(done), error] { done(fail(error)); });
   }
   Command command{std::move(arguments), std::move(input), options_.response_limit, std::move(done), false};
-  if (call_) return waiting_.push_back(std::move(command));
+  if (call_ || !waiting_.empty()) return waiting_.push_back(std::move(command));
   start_command(std::move(command));
 }
 
@@ -97,7 +97,8 @@ void Daemon::send_quit(Completion done) {
   run_command({}, "quit\n", options_.quit_grace, std::move(done));
 }
 
-void Daemon::end_clients(const std::vector<unsigned>& pids, std::function<void()> done) {
+void Daemon::end_clients(std::vector<unsigned> pids, std::function<void()> done) {
+  if (pids.size() > kMaxListedProcesses) pids.resize(kMaxListedProcesses);
   if (has_namespaces()) {
     std::vector<Question> steps;
     for (const unsigned pid : pids)

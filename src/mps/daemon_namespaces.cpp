@@ -43,7 +43,8 @@ void Daemon::run_step(std::shared_ptr<std::vector<Question>> steps, std::size_t 
                           alive = lifetime_.watch()](const Result<std::string>& output) {
     if (!alive) return;
     const auto& step = (*steps)[index];
-    if (!output && !step.may_fail) return done(fail(output.error()));
+    if (!output && (!step.may_fail || output.error().code() == Code::kDeadlineExceeded))
+      return done(fail(output.error()));
     if (output && step.check && !step.check(*output)) {
       return done(fail(Code::kUnavailable, "'" + text::join(step.arguments, " ") + "' answers '" +
                                                std::string(text::trim(*output)) + "'"));

@@ -323,6 +323,34 @@ TEST(MpsNamespaceDaemon, EndsTheWorkOfClientsOfEitherProtocol) {
   }
 }
 
+TEST(MpsNamespaceDaemon, CallersTakeTurns) {
+  NamespaceNode node;
+  auto daemon = node.make_daemon(node.make_shares());
+  ASSERT_TRUE(node.starts(*daemon)) << daemon->daemon_health().reason;
+  std::vector<std::string> order;
+  daemon->set_namespace("gpu0_0", {10, 4096}, [&](const Status&) { order.push_back("three commands"); });
+  daemon->end_clients({1}, [&] { order.push_back("one command"); });
+  ASSERT_TRUE(node.wait_until([&] { return order.size() == 2; }));
+  EXPECT_EQ(order, (std::vector<std::string>{"one command", "three commands"}));
+  node.stop(*daemon);
+}
+
+TEST(MpsNamespaceDaemon, EndsNoMoreClientsOfADaemonThatDoesNotAnswer) {
+  NamespaceNode node;
+  node.options.response_limit = 300ms;
+  node.options.check_interval = 1h;
+  auto daemon = node.make_daemon(node.make_shares());
+  ASSERT_TRUE(node.starts(*daemon)) << daemon->daemon_health().reason;
+  ASSERT_TRUE(sim::mps::hang_daemon(node.pipes()));
+  constexpr unsigned kClients = 40;
+  bool ended = false;
+  const Time begin = node.loop.now();
+  daemon->end_clients(std::vector<unsigned>(kClients, 1), [&] { ended = true; });
+  ASSERT_TRUE(node.wait_until([&] { return ended; }));
+  EXPECT_LT(node.loop.now() - begin, node.options.response_limit * kClients / 2);
+  ASSERT_TRUE(sim::mps::crash_daemon(node.pipes()));
+}
+
 TEST(MpsNamespaceDaemon, CommandsOfCallersWaitAndEndWithTheDaemon) {
   NamespaceNode node;
   node.options.response_limit = 300ms;

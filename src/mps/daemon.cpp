@@ -70,7 +70,7 @@ void Daemon::start_daemon() {
 void Daemon::begin_start() {
   state_ = State::kStarting;
   process_protocol_ = spec_.protocol;
-  replaces_former_ = false;
+  replaces_former_ = launched_ = false;
   timer_.reset();
   for (const auto& directory : {pipes(), log_directory(options_.root, spec_.name)}) {
     if (const auto made = make_directories(directory); !made) return on_failure(made.error());
@@ -187,6 +187,7 @@ void Daemon::launch() {
     launching_ = false;
     if (state_ == State::kStopping) return quit();
     if (!started) return on_failure(started.error().with_context("the MPS control daemon does not start"));
+    launched_ = true;
     // Ended if it refuses its first command.
     if (auto found = find_process()) process_ = std::move(*found);
     send_limits();
@@ -260,6 +261,7 @@ void Daemon::on_running() {
   unanswered_ = 0;
   set_health({});
   limits_changed_ ? send_limits() : schedule_check();
+  set_recorded_namespaces();
 }
 
 Result<std::unique_ptr<DaemonProcess>> Daemon::find_process() const {
@@ -286,8 +288,8 @@ void Daemon::check_responding() {
     if (!output) return on_unanswered(output.error());
     unanswered_ = 0;
     backoff_.reset();
-    set_health({});
     const bool matches = serves_with_limits(*output);
+    if (matches && !limits_changed_) set_health({});
     if (!matches) log::warning("the MPS control daemon has lost its limits", {{"daemon", spec_.name}});
     matches && !limits_changed_ ? schedule_check() : send_limits();
   });
@@ -338,6 +340,7 @@ void Daemon::stop_daemon(std::function<void()> done) {
   ++round_;
   timer_.reset();
   state_ = State::kStopping;
+  refuse_recorded_namespaces();
   // An adopted daemon's GPUs were set to exclusive mode too.
   modes_changed_ = modes_changed_ || ::access(started_file(options_.root, spec_.name).c_str(), F_OK) == 0;
   if (!program_) {
@@ -368,7 +371,8 @@ void Daemon::quit() {
     process_->kill();
   });
   if (!program_) return process_->kill();
-  if (process_protocol_ == kProtocolWithNamespaces) return end_namespace_clients();
+  if (process_protocol_ == kProtocolWithNamespaces)
+    return end_namespace_clients("it stops", [this](const Status&) { send_quit(); });
   run_command({}, "get_server_list\n", options_.response_limit,
               [this](const Result<std::string>& servers) { end_clients_of(process_ids_in(servers)); });
 }

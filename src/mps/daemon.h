@@ -71,7 +71,8 @@ class Daemon {
   void update_spec(DaemonSpec spec);
   // Sets a namespace's limits, which stay until the next call for it, also in a daemon that replaces this
   // one; reads them back. `done` is called once, from the loop, not after this object is destroyed. Errors:
-  // kNotFound without such a namespace; kUnavailable while the daemon does not serve; the control program's
+  // kNotFound without such a namespace; kUnavailable before the start, while the daemon does not respond and
+  // from the stop on, but during a start it waits for its end, without a limit; the control program's
   // error; kUnavailable if the value read back differs; that of the file of the limits that Pods hold.
   void set_namespace(const std::string& name, const NamespaceLimits& limits,
                      std::function<void(Status)> done);
@@ -152,7 +153,10 @@ class Daemon {
   void await_server(Time until);
   void send_namespace_limits();
   void on_namespaces(const Status& sent);
-  void end_namespace_clients();
+  // All of the daemon's. Errors: those of asking for them; a time-out.
+  void end_namespace_clients(const char* why, std::function<void(Status)> done);
+  void set_recorded_namespaces();
+  void refuse_recorded_namespaces();
   std::vector<Question> limit_steps(const std::string& name, const NamespaceLimits& limits) const;
   NamespaceLimits limits_in_force(const ShareNamespace& space) const;
   Status read_held();
@@ -184,11 +188,11 @@ class Daemon {
   State state_ = State::kIdle;
   inventory::Health health_{false, "not started"};
   bool health_reported_ = false;
-  bool launching_ = false;       // a process that becomes the daemon is running
-  bool limits_changed_ = false;  // and not sent yet
-  bool modes_changed_ = false;   // and not restored yet
-  bool replaces_former_ =
-      false;  // since this start, what .started says of a daemon before it is no more true
+  bool launching_ = false;        // a process that becomes the daemon is running
+  bool limits_changed_ = false;   // and not sent yet
+  bool modes_changed_ = false;    // and not restored yet
+  bool launched_ = false;         // and the limits were not in force yet
+  bool replaces_former_ = false;  // and .started is no more about the daemon before it
   unsigned unanswered_ = 0;
   std::optional<ControlProgram> program_;
   std::unique_ptr<DaemonProcess> process_;  // null if unknown
@@ -197,6 +201,12 @@ class Daemon {
   std::deque<Command> waiting_;                  // one control command at a time
   std::map<std::string, NamespaceLimits> held_;  // by namespace: other limits than the share's
   bool has_read_held_ = false;
+  struct RecordedLimits {
+    std::string name;
+    NamespaceLimits limits;
+    std::function<void(Status)> done;
+  };
+  std::deque<RecordedLimits> recorded_;  // in held_; they wait until the daemon runs
   bool has_checked_protocol_ = false;
   unsigned process_protocol_;  // of the daemon that commands go to: the spec's, or of one before it
   Subscription timer_;

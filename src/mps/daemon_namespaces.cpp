@@ -101,13 +101,24 @@ void Daemon::send_namespace_limits() {
 }
 
 void Daemon::on_namespaces(const Status& sent) {
-  if (sent) return on_running();
+  if (sent && !launched_) return on_running();
+  // A namespace has no limits before it is given some, and who has connected by then keeps none.
+  if (sent) {
+    return end_namespace_clients("they may have no limits", [this](const Status& ended) {
+      if (ended) launched_ = false;
+      on_namespaces(ended);
+    });
+  }
   limits_changed_ = true;
   // It has clients, so it gets a second chance, as in any liveness check.
   if (state_ == State::kRunning && sent.error().code() == Code::kDeadlineExceeded)
     return on_unanswered(sent.error());
-  on_failure(sent.error().with_context(
-      "the MPS server does not serve with its limits (one whose GPU is absent ends silently)"));
+  const auto error = sent.error().with_context(
+      "the MPS server does not serve with its limits (one whose GPU is absent ends silently)");
+  if (state_ != State::kRunning) return on_failure(error);
+  // Killed with work in flight, it may hang every later one. The next check sends them again.
+  set_health({false, error.full_message()});
+  schedule_check();
 }
 
 NamespaceLimits Daemon::limits_in_force(const ShareNamespace& space) const {
@@ -131,7 +142,12 @@ void Daemon::set_namespace(const std::string& name, const NamespaceLimits& limit
       return refuse(written.error());
     }
   }
-  run_steps(limit_steps(name, limits), false, std::move(done));
+  if (state_ != State::kStarting && state_ != State::kWaiting)
+    return run_steps(limit_steps(name, limits), false, std::move(done));
+  if (recorded_.size() >= kMaxWaitingCommands)
+    return refuse(
+        {Code::kUnavailable, "the MPS control daemon of " + spec_.name + ": too many commands wait"});
+  recorded_.push_back({name, limits, std::move(done)});
 }
 
 Status Daemon::read_held() {
@@ -164,15 +180,31 @@ Status Daemon::write_held() {
   return write_file_atomic(held_file(), text);
 }
 
-void Daemon::end_namespace_clients() {
-  run_command(list_clients_arguments(), "", options_.response_limit, [this](const Result<std::string>& list) {
-    std::vector<Question> steps;
-    for (const auto& pid : list ? clients_in(*list, kMaxListedProcesses) : std::vector<std::string>())
-      steps.push_back({terminate_client_arguments(pid), {}, true});
-    if (!steps.empty())
-      log::info("ending the clients of an MPS control daemon that stops", {{"daemon", spec_.name}});
-    run_steps(std::move(steps), true, [this](const Status&) { send_quit(); });
-  });
+void Daemon::end_namespace_clients(const char* why, std::function<void(Status)> done) {
+  run_command(list_clients_arguments(), "", options_.response_limit,
+              [this, why, done = std::move(done)](const Result<std::string>& list) {
+                if (!list) return done(fail(list.error()));
+                std::vector<Question> steps;
+                for (const auto& pid : clients_in(*list, kMaxListedProcesses))
+                  steps.push_back({terminate_client_arguments(pid), {}, true});
+                if (!steps.empty())
+                  log::info("ending the clients of an MPS control daemon",
+                            {{"daemon", spec_.name}, {"why", why}});
+                run_steps(std::move(steps), true, done);
+              });
+}
+
+// After on_running(): each is read back for its caller.
+void Daemon::set_recorded_namespaces() {
+  const auto recorded = std::exchange(recorded_, {});
+  for (const auto& one : recorded) run_steps(limit_steps(one.name, one.limits), false, one.done);
+}
+
+void Daemon::refuse_recorded_namespaces() {
+  for (auto& one : std::exchange(recorded_, {})) {
+    loop_.post(
+        [done = std::move(one.done)] { done(fail(Code::kUnavailable, "the MPS control daemon stops")); });
+  }
 }
 
 }  // namespace gpulet::mps

@@ -7,6 +7,9 @@
 
 #include <fcntl.h>
 #include <array>
+#include <atomic>
+#include <filesystem>
+#include <thread>
 
 #include "mps/daemon.h"
 #include "mps/manager.h"
@@ -321,6 +324,72 @@ TEST(MpsNamespaceDaemon, EndsTheWorkOfClientsOfEitherProtocol) {
     node.stop(*daemon);
     EXPECT_EQ(words_until_the_end(*at_stop), sim::mps::kClientTerminated);
   }
+}
+
+TEST(MpsNamespaceDaemon, ANamespaceThatFailsEndsNoWork) {
+  NamespaceNode node;
+  node.options.check_interval = 20ms;
+  auto daemon = node.make_daemon(node.make_shares());
+  ASSERT_TRUE(node.starts(*daemon)) << daemon->daemon_health().reason;
+  const auto pid = node.pid();
+  auto bad = node.make_shares();
+  bad.namespaces.push_back({"Refused", bad.devices[0].uuid, {10, 4096}});
+  daemon->update_spec(bad);
+  ASSERT_TRUE(node.wait_until([&] { return !daemon->daemon_health().healthy; }));
+  EXPECT_THAT(daemon->daemon_health().reason, HasSubstr("no namespace 'Refused'"));
+  EXPECT_THAT(node.set(*daemon, "Refused", {20, 4096}), HasSubstr("no namespace 'Refused'"));
+  EXPECT_EQ(node.set(*daemon, "gpu0_0", {20, 4096}), "") << "of another caller";
+  node.history.clear();
+  daemon->update_spec(node.make_shares());
+  ASSERT_TRUE(node.wait_until([&] { return daemon->daemon_health().healthy; }));
+  EXPECT_EQ(node.history.size(), 1u) << "not healthy in between";
+  EXPECT_EQ(node.pid(), pid);
+  node.stop(*daemon);
+}
+
+TEST(MpsNamespaceDaemon, EndsClientsThatConnectedBeforeTheirLimits) {
+  NamespaceNode node;
+  auto daemon = node.make_daemon(node.make_shares());
+  std::optional<sim::mps::AttachedClient> client;
+  std::atomic<bool> is_over = false;
+  std::thread container([&, directory = node.pipes() + "/gpulet/gpu0_0"] {
+    while (!client && !is_over) {
+      if (auto attached = sim::mps::attach_client(directory, "100", "")) client = std::move(*attached);
+      std::this_thread::yield();
+    }
+  });
+  const bool has_started = node.starts(*daemon);
+  is_over = true;
+  container.join();
+  ASSERT_TRUE(has_started) << daemon->daemon_health().reason;
+  ASSERT_TRUE(client);
+  EXPECT_EQ(client->limits_text, "threads 100.0") << "before `namespace set`";
+  EXPECT_EQ(words_until_the_end(*client), sim::mps::kClientTerminated);
+  node.stop(*daemon);
+}
+
+TEST(MpsNamespaceDaemon, LimitsWaitForTheEndOfAStart) {
+  NamespaceNode node;
+  node.mode_error = Error(Code::kIo, "no mode");
+  auto daemon = node.make_daemon(node.make_shares());
+  daemon->start_daemon();
+  std::vector<std::string> results;
+  const auto note = [&](const Status& done) { results.push_back(done ? "" : done.error().message()); };
+  daemon->set_namespace("gpu0_0", {10, 4096}, note);
+  ASSERT_TRUE(
+      node.wait_until([&] { return daemon->daemon_health().reason.find("no mode") != std::string::npos; }));
+  daemon->set_namespace("gpu0_1", {20, 4096}, note);
+  node.mode_error.reset();
+  ASSERT_TRUE(node.wait_until([&] { return results.size() == 2; }));
+  EXPECT_EQ(results, (std::vector<std::string>{"", ""}));
+  EXPECT_EQ(node.threads("gpu0_0") + node.threads("gpu0_1"), "10.00\n20.00\n");
+  node.stop(*daemon);
+  daemon = node.make_daemon(node.make_shares());
+  daemon->start_daemon();
+  daemon->set_namespace("gpu0_0", {30, 4096}, note);
+  node.stop(*daemon);
+  ASSERT_TRUE(node.wait_until([&] { return results.size() == 3; }));
+  EXPECT_EQ(results[2], "the MPS control daemon stops");
 }
 
 TEST(MpsNamespaceDaemon, CallersTakeTurns) {

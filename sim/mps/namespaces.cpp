@@ -1,7 +1,6 @@
 #include "sim/mps/namespaces.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <set>
 #include <string_view>
 

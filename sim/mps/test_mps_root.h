@@ -33,7 +33,7 @@ class TestMpsRoot {
   ~TestMpsRoot() {
     std::error_code error;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(path_, error)) {
-      if (entry.path().filename() == "pipe") kill_daemon(entry.path());
+      if (entry.path().filename().string().starts_with("pipe")) kill_daemon(entry.path());
     }
     std::filesystem::remove_all(path_, error);
   }

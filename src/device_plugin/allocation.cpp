@@ -134,7 +134,7 @@ void add_mps(const Offer& offer, const std::vector<std::size_t>& found, Containe
   const auto& root = offer.rules.mps_root;
   result.mounts.push_back({mps::client_pipe_directory(root, *daemon, held),
                            mps::client_pipe_directory(std::string(mps::kContainerRoot), *daemon, held),
-                           false});
+                           daemon->protocol == mps::kProtocolWithNamespaces});
   result.mounts.push_back({mps::shm_directory(root), "/dev/shm", false});
 }
 

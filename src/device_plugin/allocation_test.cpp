@@ -133,6 +133,12 @@ TEST(Allocate, MpsSetsPipeDirectoryAndSharedMemory) {
   EXPECT_EQ(got.mounts,
             (std::vector<Mount>{{"/run/nvidia/mps/nvidia.com/gpu/pipe", "/mps/nvidia.com/gpu/pipe", false},
                                 {"/run/nvidia/mps/shm", "/dev/shm", false}}));
+  offer.resource.is_mps_by_rule = true;
+  offer.daemons = mps::plan_daemons({offer.resource}, snapshot, true);
+  const auto pipes = "/nvidia.com/gpu/pipe3/gpulet/" + mps::namespace_name(share_id(1, 3));
+  const auto mounts = get(offer, {share_id(1, 3)}).mounts;
+  ASSERT_EQ(mounts.size(), 2u);
+  EXPECT_EQ(mounts[0], (Mount{"/run/nvidia/mps" + pipes, "/mps" + pipes, true})) << "only to be connected to";
 }
 
 struct Refused {

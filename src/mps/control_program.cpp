@@ -125,7 +125,7 @@ Result<std::unique_ptr<ProgramCall>> ProgramCall::start_call(Loop& loop, const R
     self->read_output();
     if (exit.succeeded()) return self->end(std::move(self->output_text_));
     const std::string message = first_line(self->output_text_);
-    self->end(fail(Code::kUnavailable,
+    self->end(fail(exit.signal == 0 ? Code::kUnavailable : Code::kIo,
                    message.empty() ? exit.exit_text() : message + " (" + exit.exit_text() + ")",
                    self->name_));
   });

@@ -55,7 +55,7 @@ class ProgramCall {
   // `done` is called once from the loop with the program's output if it exits with 0. Destroying
   // this object kills the program, and `done` is not called. `done` may destroy this object.
   // Errors: kNotFound, kPermissionDenied and kIo, returned directly, if the program does not start;
-  // kUnavailable with its output if it fails; kDeadlineExceeded after `limit`.
+  // kUnavailable with its output if it fails; kIo if a signal ends it; kDeadlineExceeded after `limit`.
   static Result<std::unique_ptr<ProgramCall>> start_call(Loop& loop, const Request& request, Duration limit,
                                                          std::function<void(Result<std::string>)> done);
   ProgramCall(const ProgramCall&) = delete;

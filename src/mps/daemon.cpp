@@ -14,9 +14,6 @@
 namespace gpulet::mps {
 namespace {
 
-constexpr std::string_view kStartedHeader = "gpulet 1\npid ";
-constexpr std::string_view kProtocolLine = "protocol 3";
-
 // The daemon's own text for a rejected command.
 bool is_refusal(const std::string& line) {
   const std::string lower = text::lower(line);
@@ -36,13 +33,6 @@ std::vector<std::string> process_ids_in(const Result<std::string>& output) {
   return ids;
 }
 
-// Whether the record is of a daemon that had its limits and differs from `devices` in the process only.
-bool ran_with(std::string_view record, std::string_view devices) {
-  for (auto* text : {&record, &devices})
-    text->remove_prefix(std::min(text->find('\n', kStartedHeader.size()), text->size()));
-  return record.starts_with(devices) && record.size() > devices.size();
-}
-
 // With SELinux, containers can only access files with their label. Source: mps/daemon.go.
 void label_for_containers(const std::string& directory) {
   constexpr std::string_view kLabel = "system_u:object_r:container_file_t:s0";
@@ -60,26 +50,6 @@ bool serves_same_devices(const DaemonSpec& a, const DaemonSpec& b) {
          a.protocol == b.protocol;
 }
 
-Result<DaemonSpec> read_former_daemon(const std::string& root, const std::string& name) {
-  const std::string path = started_file(root, name);
-  GPULET_TRY_ASSIGN(const std::string text, read_file(path));
-  if (!text.starts_with(kStartedHeader))
-    return fail(Code::kInvalidArgument, "was written by another program", path);
-  DaemonSpec spec;
-  spec.name = name;
-  for (const auto& line : text::split(text, '\n')) {
-    if (line == kProtocolLine) spec.protocol = kProtocolWithNamespaces;
-    const auto fields = text::split(line, ' ');
-    if (fields.empty() || (fields.front() != "visible" && fields.front() != "devices")) continue;
-    for (std::size_t i = 1; i < fields.size(); ++i) {
-      const DeviceUuid uuid(fields[i]);
-      if (fields.front() == "visible") spec.visible_devices.push_back(uuid);
-      if (fields.front() == "devices") spec.devices.push_back({uuid, 0, fields[i].starts_with("MIG-"), {}});
-    }
-  }
-  return spec;
-}
-
 Daemon::Daemon(Loop& loop, DaemonSpec spec, DaemonOptions options, SetComputeMode set_compute_mode,
                std::function<void(const inventory::Health&)> health)
     : loop_(loop),
@@ -87,6 +57,7 @@ Daemon::Daemon(Loop& loop, DaemonSpec spec, DaemonOptions options, SetComputeMod
       options_(std::move(options)),
       set_compute_mode_(std::move(set_compute_mode)),
       on_health_(std::move(health)),
+      process_protocol_(spec_.protocol),
       backoff_(options_.retry, options_.seed) {}
 
 Daemon::~Daemon() = default;
@@ -98,6 +69,8 @@ void Daemon::start_daemon() {
 
 void Daemon::begin_start() {
   state_ = State::kStarting;
+  process_protocol_ = spec_.protocol;
+  replaces_former_ = launched_ = false;
   timer_.reset();
   for (const auto& directory : {pipes(), log_directory(options_.root, spec_.name)}) {
     if (const auto made = make_directories(directory); !made) return on_failure(made.error());
@@ -106,6 +79,12 @@ void Daemon::begin_start() {
   auto program = find_program();
   if (!program) return on_failure(program.error());
   program_ = std::move(*program);
+  if (const auto longest = longest_socket_path(program_->root, spec_); longest.size() > kMaxSocketPath) {
+    return on_failure(
+        Error(Code::kInvalidArgument, "the path of an MPS socket has " + std::to_string(longest.size()) +
+                                          " characters, at most " + std::to_string(kMaxSocketPath) +
+                                          " are possible: " + longest));
+  }
   label_for_containers(pipes());
   has_namespaces() ? check_protocol() : prepare_start();
 }
@@ -141,42 +120,63 @@ void Daemon::set_modes(std::size_t next, ComputeMode mode, Step then) {
   set(spec_.devices[next].uuid, mode, done);
 }
 
-// A daemon of an earlier agent may exist: adopt it or stop it.
+// A daemon of an earlier agent may exist: adopt it or stop it. One of the other protocol, in the other
+// directory, is stopped.
 void Daemon::stop_former_process() {
+  replaces_former_ = true;
+  process_protocol_ = other_protocol();
+  std::error_code ignored;
+  if (!std::filesystem::exists(pipes(), ignored)) return remove_other_pipes();
+  if (auto former = find_process()) {
+    process_ = std::move(*former);
+    return await_former_exit(&Daemon::remove_other_pipes);
+  }
+  // Something may listen there that /proc does not show.
+  if (!std::filesystem::exists(pipes() + "/control", ignored)) return remove_other_pipes();
+  send_quit([this](const Result<std::string>&) { remove_other_pipes(); });
+}
+
+void Daemon::remove_other_pipes() {
+  std::error_code ignored;
+  std::filesystem::remove_all(pipes(), ignored);
+  process_protocol_ = spec_.protocol;
+  adopt_former_process();
+}
+
+void Daemon::adopt_former_process() {
   auto former = find_process();
   if (!former) {
     std::error_code ignored;
     if (!std::filesystem::exists(pipes() + "/control", ignored)) return launch();
     // Something may listen there that /proc does not show. It goes on if it ran with these devices.
     const auto quit_and_launch = [this](const Result<std::string>&) { launch(); };
-    return ask_whether_it_serves([this, quit_and_launch](const Result<std::string>& output) {
-      const auto saved = read_file(started_file(options_.root, spec_.name));
-      if (output && saved && ran_with(*saved, fingerprint(nullptr, false))) return send_limits();
-      quit_former(quit_and_launch);
+    return check_serving([this, quit_and_launch](const Result<std::string>& output) {
+      if (output && ran_with_these_devices()) return send_limits();
+      send_quit(quit_and_launch);
     });
   }
   process_ = std::move(*former);
-  if (!may_adopt()) return await_former_exit();
+  if (!may_adopt()) return await_former_exit(&Daemon::launch);
   log::info("adopted a running MPS control daemon", {{"daemon", spec_.name}, {"pid", process_->id()}});
-  ask_whether_it_serves([this](const Result<std::string>& output) {
-    if (!output) return await_former_exit();
+  check_serving([this](const Result<std::string>& output) {
+    if (!output) return await_former_exit(&Daemon::launch);
     const auto saved = read_file(started_file(options_.root, spec_.name));
     const bool same = saved && *saved == fingerprint(process_.get(), true) && serves_with_limits(*output);
     same ? on_running() : send_limits();
   });
 }
 
-void Daemon::await_former_exit() {
+void Daemon::await_former_exit(Step then) {
   log::info("stopping an MPS control daemon of other devices",
             {{"daemon", spec_.name}, {"pid", process_->id()}});
-  process_->on_end(loop_, [this] {
+  process_->on_end(loop_, [this, then] {
     process_.reset();
     drop_commands();
     timer_.reset();
-    launch();
+    (this->*then)();
   });
   timer_ = loop_.after(options_.quit_grace, [this] { process_->kill(); });
-  quit_former([](const Result<std::string>&) {});
+  send_quit();
 }
 
 void Daemon::launch() {
@@ -187,6 +187,7 @@ void Daemon::launch() {
     launching_ = false;
     if (state_ == State::kStopping) return quit();
     if (!started) return on_failure(started.error().with_context("the MPS control daemon does not start"));
+    launched_ = true;
     // Ended if it refuses its first command.
     if (auto found = find_process()) process_ = std::move(*found);
     send_limits();
@@ -260,11 +261,12 @@ void Daemon::on_running() {
   unanswered_ = 0;
   set_health({});
   limits_changed_ ? send_limits() : schedule_check();
+  set_recorded_namespaces();
 }
 
 Result<std::unique_ptr<DaemonProcess>> Daemon::find_process() const {
   return DaemonProcess::find_daemon_process(
-      pipes(), program_ ? pipe_directory(program_->root, spec_.name) : std::string());
+      pipes(), program_ ? pipe_directory(program_->root, spec_.name, process_protocol_) : std::string());
 }
 
 void Daemon::watch_process() {
@@ -282,12 +284,12 @@ void Daemon::schedule_check() {
 }
 
 void Daemon::check_responding() {
-  ask_whether_it_serves([this](const Result<std::string>& output) {
+  check_serving([this](const Result<std::string>& output) {
     if (!output) return on_unanswered(output.error());
     unanswered_ = 0;
     backoff_.reset();
-    set_health({});
     const bool matches = serves_with_limits(*output);
+    if (matches && !limits_changed_) set_health({});
     if (!matches) log::warning("the MPS control daemon has lost its limits", {{"daemon", spec_.name}});
     matches && !limits_changed_ ? schedule_check() : send_limits();
   });
@@ -312,8 +314,8 @@ void Daemon::on_failure(const Error& error) {
   drop_commands();
   if (process_) process_->kill();
   process_.reset();
-  // The compute modes are still set.
-  if (program_) static_cast<void>(write_record(nullptr, false).has_value());
+  // The compute modes are still set. A daemon that this one has not replaced yet may still be adopted.
+  if (program_ && replaces_former_) static_cast<void>(write_record(nullptr, false).has_value());
   state_ = State::kWaiting;
   if (health_.healthy || health_.reason != error.full_message()) {
     log::error("the MPS control daemon failed", error, {{"daemon", spec_.name}});
@@ -338,6 +340,7 @@ void Daemon::stop_daemon(std::function<void()> done) {
   ++round_;
   timer_.reset();
   state_ = State::kStopping;
+  refuse_recorded_namespaces();
   // An adopted daemon's GPUs were set to exclusive mode too.
   modes_changed_ = modes_changed_ || ::access(started_file(options_.root, spec_.name).c_str(), F_OK) == 0;
   if (!program_) {
@@ -351,7 +354,9 @@ void Daemon::stop_daemon(std::function<void()> done) {
 }
 
 void Daemon::quit() {
-  if (!process_) {
+  for (const unsigned protocol : {spec_.protocol, other_protocol()}) {
+    if (process_) break;
+    process_protocol_ = protocol;
     if (auto found = find_process()) process_ = std::move(*found);
   }
   if (!process_) return clean_up();
@@ -366,7 +371,8 @@ void Daemon::quit() {
     process_->kill();
   });
   if (!program_) return process_->kill();
-  if (has_namespaces()) return end_namespace_clients();
+  if (process_protocol_ == kProtocolWithNamespaces)
+    return end_namespace_clients("it stops", [this](const Status&) { send_quit(); });
   run_command({}, "get_server_list\n", options_.response_limit,
               [this](const Result<std::string>& servers) { end_clients_of(process_ids_in(servers)); });
 }
@@ -392,10 +398,6 @@ void Daemon::end_clients_of(std::vector<std::string> servers) {
       });
 }
 
-void Daemon::send_quit() {
-  send_quit_of(spec_.protocol, [](const Result<std::string>&) {});
-}
-
 void Daemon::clean_up() {
   if (!modes_changed_) return on_stopped();
   set_modes(0, ComputeMode::kDefault, &Daemon::on_stopped);
@@ -412,41 +414,6 @@ void Daemon::on_stopped() {
   }
   state_ = State::kIdle;
   if (const auto done = std::move(stopped_)) done();
-}
-
-bool Daemon::may_adopt() const {
-  const auto saved = read_file(started_file(options_.root, spec_.name));
-  return saved && saved->starts_with(fingerprint(process_.get(), false));
-}
-
-Status Daemon::write_record(const DaemonProcess* process, bool with_limits) const {
-  return write_file_atomic(started_file(options_.root, spec_.name), fingerprint(process, with_limits));
-}
-
-// Content of .started. The limits come last: a daemon that differs only in them can be updated.
-std::string Daemon::fingerprint(const DaemonProcess* process, bool with_limits) const {
-  std::string text = std::string(kStartedHeader) + (process == nullptr ? "0" : process->identity());
-  text += "\nprogram " + program_->program.path;
-  if (has_namespaces()) text += "\n" + std::string(kProtocolLine);
-  text += "\nvisible";
-  for (const auto& uuid : spec_.visible_devices) text += " " + uuid.str();
-  text += "\ndevices";
-  for (const auto& device : spec_.devices) text += " " + device.uuid.str();
-  return with_limits ? text + "\n" + limit_commands() : text + "\n";
-}
-
-std::string Daemon::limit_commands() const {
-  std::string commands;
-  for (const auto& space : spec_.namespaces) {
-    commands += "namespace " + space.name + " " + std::to_string(space.limits.threads) + " " +
-                std::to_string(space.limits.mebibytes) + "\n";
-  }
-  if (has_namespaces()) return commands;
-  for (const auto& limit : spec_.memory_limits) {
-    commands += "set_default_device_pinned_mem_limit " + std::to_string(limit.device) + " " +
-                std::to_string(limit.mebibytes) + "M\n";
-  }
-  return commands + "set_default_active_thread_percentage " + std::to_string(spec_.thread_percentage) + "\n";
 }
 
 void Daemon::set_health(inventory::Health health) {

@@ -40,7 +40,7 @@ struct DaemonOptions {
   Duration quit_grace = std::chrono::seconds(15);      // from `quit` to SIGKILL
   BackoffLimits retry{std::chrono::milliseconds(200), std::chrono::seconds(30)};
   std::uint64_t seed = 0;
-  // The control program has not protocol 3, which a spec wants: one line. From the loop.
+  // The control program says that it has not protocol 3, which a spec wants: one line. From the loop.
   std::function<void(const std::string& why)> protocol_missing{};
 };
 
@@ -71,13 +71,14 @@ class Daemon {
   void update_spec(DaemonSpec spec);
   // Sets a namespace's limits, which stay until the next call for it, also in a daemon that replaces this
   // one; reads them back. `done` is called once, from the loop, not after this object is destroyed. Errors:
-  // kNotFound without such a namespace; kUnavailable while the daemon does not serve; what the control
-  // program says; one that does not hold what it was given.
+  // kNotFound without such a namespace; kUnavailable before the start, while the daemon does not respond and
+  // from the stop on, but during a start it waits for its end, without a limit; the control program's
+  // error; kUnavailable if the value read back differs; that of the file of the limits that Pods hold.
   void set_namespace(const std::string& name, const NamespaceLimits& limits,
                      std::function<void(Status)> done);
-  // Ends the work of those of the processes that are clients; `done` as above. What the daemon refuses does
-  // not matter: who is no client has no work here.
-  void end_clients(const std::vector<unsigned>& pids, std::function<void()> done);
+  // Ends the work of those of the first kMaxListedProcesses processes that are clients; `done` as above. What
+  // the daemon refuses does not matter: who is no client has no work here.
+  void end_clients(std::vector<unsigned> pids, std::function<void()> done);
 
   // Stops the daemon: ends the work of its clients (terminate_client), because a server that is killed with
   // work in flight may hang every later one; then quits it, with SIGKILL after the grace period for all.
@@ -104,7 +105,9 @@ class Daemon {
   void prepare_start();
   void set_modes(std::size_t next, ComputeMode mode, Step then);
   void stop_former_process();
-  void await_former_exit();
+  void remove_other_pipes();
+  void adopt_former_process();
+  void await_former_exit(Step then);
   void launch();
   void send_limits();
   void on_limits(const std::string& output);
@@ -119,7 +122,7 @@ class Daemon {
 
   void quit();
   void end_clients_of(std::vector<std::string> servers);
-  void send_quit();
+  void send_quit(Completion done = [](const Result<std::string>&) {});
   void clean_up();
   void on_stopped();
 
@@ -133,16 +136,14 @@ class Daemon {
 
   // Of either protocol (daemon_namespaces.cpp).
   bool has_namespaces() const { return spec_.protocol == kProtocolWithNamespaces; }
-  void ask_whether_it_serves(Completion done);
+  void check_serving(Completion done);
   bool serves_with_limits(const std::string& output) const;
-  void quit_former(Completion done);
-  void send_quit_of(unsigned protocol, Completion done);
   // Of protocol 3.
   using Check = std::function<bool(const std::string& output)>;
   struct Question {
     std::vector<std::string> arguments;
-    Check check{};  // of its answer
-    bool may_fail = false;
+    Check check{};          // of its answer
+    bool may_fail = false;  // but not by a time-out
   };
   // One after the other, as own commands or a caller's; `done` with the first error.
   void run_steps(std::vector<Question> steps, bool is_own, std::function<void(Status)> done);
@@ -152,20 +153,26 @@ class Daemon {
   void await_server(Time until);
   void send_namespace_limits();
   void on_namespaces(const Status& sent);
-  void end_namespace_clients();
+  // All of the daemon's. Errors: those of asking for them; a time-out.
+  void end_namespace_clients(const char* why, std::function<void(Status)> done);
+  void set_recorded_namespaces();
+  void refuse_recorded_namespaces();
   std::vector<Question> limit_steps(const std::string& name, const NamespaceLimits& limits) const;
   NamespaceLimits limits_in_force(const ShareNamespace& space) const;
-  void read_held();
-  Status write_held() const;
+  Status read_held();
+  Status write_held();
   std::string held_file() const { return options_.root + "/" + spec_.name + "/.namespaces"; }
   bool may_adopt() const;
+  bool ran_with_these_devices() const;
+  bool runs_with_namespaces() const;
   void watch_process();
   std::string fingerprint(const DaemonProcess* process, bool with_limits) const;
   // Null: none that may be adopted.
   Status write_record(const DaemonProcess* process, bool with_limits) const;
   std::string limit_commands() const;
   void set_health(inventory::Health health);
-  std::string pipes() const { return pipe_directory(options_.root, spec_.name); }
+  unsigned other_protocol() const { return has_namespaces() ? 2 : kProtocolWithNamespaces; }
+  std::string pipes() const { return pipe_directory(options_.root, spec_.name, process_protocol_); }
   std::string client_shm() const { return client_shm_directory(options_.root, spec_.name); }
   Result<ControlProgram> find_program() const;
   // The process of the pid file in pipes().
@@ -181,9 +188,11 @@ class Daemon {
   State state_ = State::kIdle;
   inventory::Health health_{false, "not started"};
   bool health_reported_ = false;
-  bool launching_ = false;       // a process that becomes the daemon is running
-  bool limits_changed_ = false;  // and not sent yet
-  bool modes_changed_ = false;   // and not restored yet
+  bool launching_ = false;        // a process that becomes the daemon is running
+  bool limits_changed_ = false;   // and not sent yet
+  bool modes_changed_ = false;    // and not restored yet
+  bool launched_ = false;         // and the limits were not in force yet
+  bool replaces_former_ = false;  // and .started is no more about the daemon before it
   unsigned unanswered_ = 0;
   std::optional<ControlProgram> program_;
   std::unique_ptr<DaemonProcess> process_;  // null if unknown
@@ -192,7 +201,14 @@ class Daemon {
   std::deque<Command> waiting_;                  // one control command at a time
   std::map<std::string, NamespaceLimits> held_;  // by namespace: other limits than the share's
   bool has_read_held_ = false;
+  struct RecordedLimits {
+    std::string name;
+    NamespaceLimits limits;
+    std::function<void(Status)> done;
+  };
+  std::deque<RecordedLimits> recorded_;  // in held_; they wait until the daemon runs
   bool has_checked_protocol_ = false;
+  unsigned process_protocol_;  // of the daemon that commands go to: the spec's, or of one before it
   Subscription timer_;
   Backoff backoff_;
   Lifetime lifetime_;

@@ -25,13 +25,13 @@ void Daemon::run_for_caller(std::vector<std::string> arguments, std::string inpu
     return loop_.post([done = std::move(done), error] { done(fail(error)); });
   }
   Command command{std::move(arguments), std::move(input), options_.response_limit, std::move(done), false};
-  if (call_) return waiting_.push_back(std::move(command));
+  if (call_ || !waiting_.empty()) return waiting_.push_back(std::move(command));
   start_command(std::move(command));
 }
 
 void Daemon::start_command(Command command) {
   std::vector<std::string> environment{
-      "CUDA_MPS_PIPE_DIRECTORY=" + pipe_directory(program_->root, spec_.name),
+      "CUDA_MPS_PIPE_DIRECTORY=" + pipe_directory(program_->root, spec_.name, process_protocol_),
       "CUDA_MPS_LOG_DIRECTORY=" + log_directory(program_->root, spec_.name)};
   std::vector<std::string> visible;
   for (const auto& uuid : spec_.visible_devices) visible.push_back(uuid.str());
@@ -80,7 +80,7 @@ void Daemon::drop_commands() {
   }
 }
 
-void Daemon::ask_whether_it_serves(Completion done) {
+void Daemon::check_serving(Completion done) {
   if (has_namespaces())
     return run_command(server_status_arguments(), "", options_.response_limit, std::move(done));
   run_command({}, std::string(kThreadPercentageCommand), options_.response_limit, std::move(done));
@@ -91,19 +91,14 @@ bool Daemon::serves_with_limits(const std::string& output) const {
                           : holds_thread_percentage(output, spec_.thread_percentage);
 }
 
-void Daemon::send_quit_of(unsigned protocol, Completion done) {
-  if (protocol == kProtocolWithNamespaces)
+void Daemon::send_quit(Completion done) {
+  if (process_protocol_ == kProtocolWithNamespaces)
     return run_command(quit_arguments(), "", options_.quit_grace, std::move(done));
   run_command({}, "quit\n", options_.quit_grace, std::move(done));
 }
 
-// The control program follows the daemon that runs, whatever it is asked for.
-void Daemon::quit_former(Completion done) {
-  const auto former = read_former_daemon(options_.root, spec_.name);
-  send_quit_of(former ? former->protocol : spec_.protocol, std::move(done));
-}
-
-void Daemon::end_clients(const std::vector<unsigned>& pids, std::function<void()> done) {
+void Daemon::end_clients(std::vector<unsigned> pids, std::function<void()> done) {
+  if (pids.size() > kMaxListedProcesses) pids.resize(kMaxListedProcesses);
   if (has_namespaces()) {
     std::vector<Question> steps;
     for (const unsigned pid : pids)

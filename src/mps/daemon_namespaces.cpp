@@ -1,6 +1,5 @@
 // A Daemon of MPS protocol 3: its server, and the namespaces of its shares.
 #include <algorithm>
-#include <cstdio>
 
 #include "base/file.h"
 #include "base/log.h"
@@ -19,14 +18,14 @@ constexpr std::size_t kHeldFields = 3;  // name, percentage, MiB
 }  // namespace
 
 void Daemon::check_protocol() {
-  if (std::exchange(has_checked_protocol_, true)) return prepare_start();
+  if (has_checked_protocol_ || runs_with_namespaces()) return prepare_start();
   run_command(protocol_help_arguments(), "", options_.response_limit,
               [this](const Result<std::string>& help) {
-                if (help && lists_namespace_verbs(*help)) return prepare_start();
-                has_checked_protocol_ = false;
+                has_checked_protocol_ = help && lists_namespace_verbs(*help);
+                if (has_checked_protocol_) return prepare_start();
                 const auto why = "nvidia-cuda-mps-control has no MPS protocol 3: " +
                                  (help ? "its help lists no namespaces" : help.error().message());
-                // What it says while it is replaced, for example, or where it does not answer, is no answer.
+                // No answer is none: it may be replaced at this time, or be slow.
                 if (options_.protocol_missing && (help || help.error().code() == Code::kUnavailable))
                   options_.protocol_missing(why);
                 on_failure(Error(Code::kUnsupported, why));
@@ -44,7 +43,8 @@ void Daemon::run_step(std::shared_ptr<std::vector<Question>> steps, std::size_t 
                           alive = lifetime_.watch()](const Result<std::string>& output) {
     if (!alive) return;
     const auto& step = (*steps)[index];
-    if (!output && !step.may_fail) return done(fail(output.error()));
+    if (!output && (!step.may_fail || output.error().code() == Code::kDeadlineExceeded))
+      return done(fail(output.error()));
     if (output && step.check && !step.check(*output)) {
       return done(fail(Code::kUnavailable, "'" + text::join(step.arguments, " ") + "' answers '" +
                                                std::string(text::trim(*output)) + "'"));
@@ -69,10 +69,10 @@ std::vector<Daemon::Question> Daemon::limit_steps(const std::string& name,
   return steps;
 }
 
-// The server and its namespaces may be there: of an earlier agent, or of an update. Those of shares that are
-// no more keep their limits, and nobody gets them.
+// The server and its namespaces may be there: of an earlier agent, or of an update. Namespaces of removed
+// shares keep their limits and are not allocated.
 void Daemon::send_namespaces() {
-  read_held();
+  if (const auto read = read_held(); !read) return on_namespaces(fail(read.error()));
   const auto until = loop_.now() + options_.start_limit;
   run_steps({{create_server_arguments(spec_.devices), {}, true}}, true,
             [this, until](const Status&) { await_server(until); });
@@ -101,13 +101,24 @@ void Daemon::send_namespace_limits() {
 }
 
 void Daemon::on_namespaces(const Status& sent) {
-  if (sent) return on_running();
+  if (sent && !launched_) return on_running();
+  // A namespace has no limits before it is given some, and who has connected by then keeps none.
+  if (sent) {
+    return end_namespace_clients("they may have no limits", [this](const Status& ended) {
+      if (ended) launched_ = false;
+      on_namespaces(ended);
+    });
+  }
   limits_changed_ = true;
   // It has clients, so it gets a second chance, as in any liveness check.
   if (state_ == State::kRunning && sent.error().code() == Code::kDeadlineExceeded)
     return on_unanswered(sent.error());
-  on_failure(sent.error().with_context(
-      "the MPS server does not serve with its limits (one whose GPU is absent ends silently)"));
+  const auto error = sent.error().with_context(
+      "the MPS server does not serve with its limits (one whose GPU is absent ends silently)");
+  if (state_ != State::kRunning) return on_failure(error);
+  // Killed with work in flight, it may hang every later one. The next check sends them again.
+  set_health({false, error.full_message()});
+  schedule_check();
 }
 
 NamespaceLimits Daemon::limits_in_force(const ShareNamespace& space) const {
@@ -121,7 +132,7 @@ void Daemon::set_namespace(const std::string& name, const NamespaceLimits& limit
   const auto space = std::ranges::find(spec_.namespaces, name, &ShareNamespace::name);
   if (space == spec_.namespaces.end())
     return refuse({Code::kNotFound, "the MPS control daemon of " + spec_.name + " has no namespace " + name});
-  read_held();
+  if (const auto read = read_held(); !read) return refuse(read.error());
   // On record before it is in force: a daemon that is started in between gets it too.
   const auto before = held_;
   limits == space->limits ? static_cast<void>(held_.erase(name)) : static_cast<void>(held_[name] = limits);
@@ -131,12 +142,20 @@ void Daemon::set_namespace(const std::string& name, const NamespaceLimits& limit
       return refuse(written.error());
     }
   }
-  run_steps(limit_steps(name, limits), false, std::move(done));
+  if (state_ != State::kStarting && state_ != State::kWaiting)
+    return run_steps(limit_steps(name, limits), false, std::move(done));
+  if (recorded_.size() >= kMaxWaitingCommands)
+    return refuse(
+        {Code::kUnavailable, "the MPS control daemon of " + spec_.name + ": too many commands wait"});
+  recorded_.push_back({name, limits, std::move(done)});
 }
 
-void Daemon::read_held() {
-  if (std::exchange(has_read_held_, true)) return;
+Status Daemon::read_held() {
+  if (has_read_held_) return {};
   const auto text = read_file(held_file(), kMaxHeldBytes);
+  // Without what it says, a Pod would get more than it requests.
+  if (!text && text.error().code() != Code::kNotFound) return fail(text.error());
+  has_read_held_ = true;
   for (const auto& line : text ? lines_of_output(*text) : std::vector<std::string>()) {
     const auto fields = text::split(line, ' ');
     if (fields.size() != kHeldFields || held_.size() >= kMaxHeld) continue;
@@ -144,24 +163,48 @@ void Daemon::read_held() {
     if (threads && *threads >= 1 && *threads <= 100 && memory)
       held_[fields[0]] = {static_cast<unsigned>(*threads), *memory};
   }
+  return {};
 }
 
-Status Daemon::write_held() const {
+// Without those of removed shares.
+Status Daemon::write_held() {
+  std::erase_if(held_, [&](const auto& held) {
+    return std::ranges::find(spec_.namespaces, held.first, &ShareNamespace::name) == spec_.namespaces.end();
+  });
   std::string text;
   for (const auto& [name, limits] : held_)
     text += name + " " + std::to_string(limits.threads) + " " + std::to_string(limits.mebibytes) + "\n";
+  // No more than the next agent reads.
+  if (held_.size() > kMaxHeld || text.size() > kMaxHeldBytes)
+    return fail(Code::kFailedPrecondition, "more limits of Pods than it has room for", held_file());
   return write_file_atomic(held_file(), text);
 }
 
-void Daemon::end_namespace_clients() {
-  run_command(list_clients_arguments(), "", options_.response_limit, [this](const Result<std::string>& list) {
-    std::vector<Question> steps;
-    for (const auto& pid : list ? clients_in(*list, kMaxListedProcesses) : std::vector<std::string>())
-      steps.push_back({terminate_client_arguments(pid), {}, true});
-    if (!steps.empty())
-      log::info("ending the clients of an MPS control daemon that stops", {{"daemon", spec_.name}});
-    run_steps(std::move(steps), true, [this](const Status&) { send_quit(); });
-  });
+void Daemon::end_namespace_clients(const char* why, std::function<void(Status)> done) {
+  run_command(list_clients_arguments(), "", options_.response_limit,
+              [this, why, done = std::move(done)](const Result<std::string>& list) {
+                if (!list) return done(fail(list.error()));
+                std::vector<Question> steps;
+                for (const auto& pid : clients_in(*list, kMaxListedProcesses))
+                  steps.push_back({terminate_client_arguments(pid), {}, true});
+                if (!steps.empty())
+                  log::info("ending the clients of an MPS control daemon",
+                            {{"daemon", spec_.name}, {"why", why}});
+                run_steps(std::move(steps), true, done);
+              });
+}
+
+// After on_running(): each is read back for its caller.
+void Daemon::set_recorded_namespaces() {
+  const auto recorded = std::exchange(recorded_, {});
+  for (const auto& one : recorded) run_steps(limit_steps(one.name, one.limits), false, one.done);
+}
+
+void Daemon::refuse_recorded_namespaces() {
+  for (auto& one : std::exchange(recorded_, {})) {
+    loop_.post(
+        [done = std::move(one.done)] { done(fail(Code::kUnavailable, "the MPS control daemon stops")); });
+  }
 }
 
 }  // namespace gpulet::mps

@@ -7,6 +7,9 @@
 
 #include <fcntl.h>
 #include <array>
+#include <atomic>
+#include <filesystem>
+#include <thread>
 
 #include "mps/daemon.h"
 #include "mps/manager.h"
@@ -20,7 +23,10 @@ using testing::HasSubstr;
 
 class NamespaceNode : public TestMpsNode {
  public:
-  NamespaceNode() { root.use_driver("615.71.09"); }
+  NamespaceNode() {
+    root.use_driver("615.71.09");
+    protocol = kProtocolWithNamespaces;
+  }
 
   // Two shares of each of the first `gpus` GPUs.
   DaemonSpec make_shares(unsigned gpus = 1) const {
@@ -65,6 +71,25 @@ class NamespaceNode : public TestMpsNode {
     EXPECT_TRUE(wait_until([&] { return stopped; }));
   }
 };
+
+// The program ends by a signal where it is asked for help.
+void break_help(const NamespaceNode& node) {
+  const auto program = node.root.control_program();
+  const auto moved = node.root.driver_root() + "/usr/real/nvidia-cuda-mps-control";
+  std::filesystem::create_directories(node.root.driver_root() + "/usr/real");
+  std::filesystem::rename(program, moved);
+  ASSERT_TRUE(write_file_atomic(
+      program, "#!/bin/sh\ncase \"$*\" in *--help*) kill -9 $$ ;; esac\nexec '" + moved + "' \"$@\"\n",
+      0755));
+}
+
+// What a client reads until its connection ends.
+std::string words_until_the_end(const sim::mps::AttachedClient& client) {
+  std::string text;
+  char byte = 0;
+  while (::recv(client.connection.get(), &byte, 1, 0) == 1 && byte != '\n') text += byte;
+  return text + "\n";
+}
 
 TEST(MpsNamespaceDaemon, GivesEachShareItsLimits) {
   NamespaceNode node;
@@ -159,11 +184,114 @@ TEST(MpsNamespaceDaemon, IsAdoptedWithWhatPodsHold) {
   EXPECT_EQ(node.threads("gpu0_0"), "40.00\n");
   EXPECT_EQ(node.threads("gpu0_1"), "30.00\n");
   changed.reset();
+}
+
+TEST(MpsNamespaceDaemon, EachProtocolHasItsOwnDirectory) {
+  NamespaceNode node;
+  node.protocol = 2;
   auto of_two = node.make_daemon(node.make_spec(1));
   ASSERT_TRUE(node.starts(*of_two)) << of_two->daemon_health().reason;
-  EXPECT_NE(node.pid(), first) << "another protocol needs another daemon";
-  EXPECT_EQ(node.send_command("get_default_active_thread_percentage"), "25.0\n");
-  node.stop(*of_two);
+  const auto client = sim::mps::attach_client(node.pipes(), "", "");
+  ASSERT_TRUE(client) << client.error().full_message();
+  of_two.reset();
+  for (const unsigned protocol : {3u, 2u, 3u}) {
+    const auto former_pipes = node.pipes();
+    node.protocol = protocol;
+    auto daemon = node.make_daemon(protocol == 2 ? node.make_spec(1) : node.make_shares());
+    ASSERT_TRUE(node.starts(*daemon)) << daemon->daemon_health().reason;
+    EXPECT_NE(node.pid(), 0);
+    EXPECT_FALSE(std::filesystem::exists(former_pipes));
+    EXPECT_EQ(
+        protocol == 2 ? node.send_command("get_default_active_thread_percentage") : node.threads("gpu0_0"),
+        protocol == 2 ? "25.0\n" : "50.00\n");
+  }
+  auto never_started = node.make_daemon(node.make_spec(1));
+  node.stop(*never_started);
+  EXPECT_EQ(node.pid(), 0);
+}
+
+TEST(MpsNamespaceDaemon, ADaemonBeforeItIsStoppedInItsOwnWords) {
+  NamespaceNode node;
+  for (const unsigned protocol : {2u, 3u}) {
+    node.protocol = protocol;
+    auto before = node.make_daemon(protocol == 2 ? node.make_spec(1) : node.make_shares());
+    ASSERT_TRUE(node.starts(*before)) << before->daemon_health().reason;
+    before.reset();
+    const auto client =
+        sim::mps::attach_client(node.pipes() + (protocol == 2 ? "" : "/gpulet/gpu0_0"), "", "");
+    ASSERT_TRUE(client) << client.error().full_message();
+    auto next = node.make_daemon(protocol == 2 ? node.make_shares() : node.make_spec(1));
+    node.stop(*next);
+    EXPECT_EQ(words_until_the_end(*client), sim::mps::kClientTerminated);
+    EXPECT_EQ(node.pid(), 0);
+  }
+}
+
+TEST(MpsNamespaceDaemon, SaysThatAPathIsTooLong) {
+  NamespaceNode node;
+  auto spec = node.make_shares();
+  spec.namespaces[1].name = std::string(90, 'a');
+  auto daemon = node.make_daemon(spec);
+  daemon->start_daemon();
+  EXPECT_THAT(daemon->daemon_health().reason, HasSubstr("at most 107 are possible: "));
+  EXPECT_EQ(node.mode_calls, 0u);
+  node.stop(*daemon);
+}
+
+TEST(MpsNamespaceDaemon, NoAnswerAboutProtocol3EndsNoDaemon) {
+  NamespaceNode node;
+  std::string missing;
+  node.options.protocol_missing = [&](const std::string& why) { missing = why; };
+  const auto record = [&] {
+    return read_file(started_file(node.options.root, "nvidia.com/gpu")).value_or("none");
+  };
+  node.protocol = 2;
+  auto of_two = node.make_daemon(node.make_spec(1));
+  ASSERT_TRUE(node.starts(*of_two)) << of_two->daemon_health().reason;
+  of_two.reset();
+  const auto pid = node.pid();
+  const auto before = record();
+  break_help(node);
+  auto daemon = node.make_daemon(node.make_shares());
+  daemon->start_daemon();
+  ASSERT_TRUE(node.wait_until([&] {
+    return daemon->daemon_health().reason.find("has no MPS protocol 3: signal 9") != std::string::npos;
+  })) << daemon->daemon_health().reason;
+  EXPECT_EQ(missing, "");
+  EXPECT_EQ(record(), before);
+  EXPECT_EQ(node.pid(), pid);
+  node.stop(*daemon);
+}
+
+TEST(MpsNamespaceDaemon, OneThatRunsShowsThatTheProgramHasProtocol3) {
+  NamespaceNode node;
+  auto daemon = node.make_daemon(node.make_shares());
+  ASSERT_TRUE(node.starts(*daemon)) << daemon->daemon_health().reason;
+  const auto pid = node.pid();
+  break_help(node);
+  daemon = node.make_daemon(node.make_shares());
+  ASSERT_TRUE(node.starts(*daemon)) << daemon->daemon_health().reason;
+  EXPECT_EQ(node.pid(), pid);
+  node.stop(*daemon);
+}
+
+TEST(MpsNamespaceDaemon, DoesNotServeWithoutWhatPodsHold) {
+  NamespaceNode node;
+  const auto file = node.options.root + "/nvidia.com/gpu/.namespaces";
+  std::filesystem::create_directories(file);
+  auto daemon = node.make_daemon(node.make_shares());
+  daemon->start_daemon();
+  ASSERT_TRUE(node.wait_until([&] {
+    return daemon->daemon_health().reason.find(".namespaces") != std::string::npos;
+  })) << daemon->daemon_health().reason;
+  EXPECT_THAT(node.set(*daemon, "gpu0_0", {30, 4096}), HasSubstr(".namespaces"));
+  std::filesystem::remove(file);
+  ASSERT_TRUE(write_file_atomic(file, "removed 20 4096\ngpu0_1 30 4096\n"));
+  ASSERT_TRUE(node.wait_until([&] { return daemon->daemon_health().healthy; }));
+  EXPECT_EQ(node.threads("gpu0_1"), "30.00\n");
+  EXPECT_EQ(node.set(*daemon, "gpu0_0", {10, 4096}), "");
+  EXPECT_EQ(read_file(file).value_or("none"), "gpu0_0 10 4096\ngpu0_1 30 4096\n");
+  node.stop(*daemon);
 }
 
 TEST(MpsNamespaceDaemon, SaysWhereTheProgramHasNoProtocol3) {
@@ -179,17 +307,10 @@ TEST(MpsNamespaceDaemon, SaysWhereTheProgramHasNoProtocol3) {
   node.stop(*daemon);
 }
 
-// What a client reads until its connection ends.
-std::string words_until_the_end(const sim::mps::AttachedClient& client) {
-  std::string text;
-  char byte = 0;
-  while (::recv(client.connection.get(), &byte, 1, 0) == 1 && byte != '\n') text += byte;
-  return text + "\n";
-}
-
 TEST(MpsNamespaceDaemon, EndsTheWorkOfClientsOfEitherProtocol) {
   for (const bool has_namespaces : {false, true}) {
     NamespaceNode node;
+    node.protocol = has_namespaces ? 3 : 2;
     auto daemon = node.make_daemon(has_namespaces ? node.make_shares() : node.make_spec(1));
     ASSERT_TRUE(node.starts(*daemon)) << daemon->daemon_health().reason;
     const auto directory = node.pipes() + (has_namespaces ? "/gpulet/gpu0_0" : "");
@@ -203,6 +324,100 @@ TEST(MpsNamespaceDaemon, EndsTheWorkOfClientsOfEitherProtocol) {
     node.stop(*daemon);
     EXPECT_EQ(words_until_the_end(*at_stop), sim::mps::kClientTerminated);
   }
+}
+
+TEST(MpsNamespaceDaemon, ANamespaceThatFailsEndsNoWork) {
+  NamespaceNode node;
+  node.options.check_interval = 20ms;
+  auto daemon = node.make_daemon(node.make_shares());
+  ASSERT_TRUE(node.starts(*daemon)) << daemon->daemon_health().reason;
+  const auto pid = node.pid();
+  auto bad = node.make_shares();
+  bad.namespaces.push_back({"Refused", bad.devices[0].uuid, {10, 4096}});
+  daemon->update_spec(bad);
+  ASSERT_TRUE(node.wait_until([&] { return !daemon->daemon_health().healthy; }));
+  EXPECT_THAT(daemon->daemon_health().reason, HasSubstr("no namespace 'Refused'"));
+  EXPECT_THAT(node.set(*daemon, "Refused", {20, 4096}), HasSubstr("no namespace 'Refused'"));
+  EXPECT_EQ(node.set(*daemon, "gpu0_0", {20, 4096}), "") << "of another caller";
+  node.history.clear();
+  daemon->update_spec(node.make_shares());
+  ASSERT_TRUE(node.wait_until([&] { return daemon->daemon_health().healthy; }));
+  EXPECT_EQ(node.history.size(), 1u) << "not healthy in between";
+  EXPECT_EQ(node.pid(), pid);
+  node.stop(*daemon);
+}
+
+TEST(MpsNamespaceDaemon, EndsClientsThatConnectedBeforeTheirLimits) {
+  NamespaceNode node;
+  auto daemon = node.make_daemon(node.make_shares());
+  std::optional<sim::mps::AttachedClient> client;
+  std::atomic<bool> is_over = false;
+  std::thread container([&, directory = node.pipes() + "/gpulet/gpu0_0"] {
+    while (!client && !is_over) {
+      if (auto attached = sim::mps::attach_client(directory, "100", "")) client = std::move(*attached);
+      std::this_thread::yield();
+    }
+  });
+  const bool has_started = node.starts(*daemon);
+  is_over = true;
+  container.join();
+  ASSERT_TRUE(has_started) << daemon->daemon_health().reason;
+  ASSERT_TRUE(client);
+  EXPECT_EQ(client->limits_text, "threads 100.0") << "before `namespace set`";
+  EXPECT_EQ(words_until_the_end(*client), sim::mps::kClientTerminated);
+  node.stop(*daemon);
+}
+
+TEST(MpsNamespaceDaemon, LimitsWaitForTheEndOfAStart) {
+  NamespaceNode node;
+  node.mode_error = Error(Code::kIo, "no mode");
+  auto daemon = node.make_daemon(node.make_shares());
+  daemon->start_daemon();
+  std::vector<std::string> results;
+  const auto note = [&](const Status& done) { results.push_back(done ? "" : done.error().message()); };
+  daemon->set_namespace("gpu0_0", {10, 4096}, note);
+  ASSERT_TRUE(
+      node.wait_until([&] { return daemon->daemon_health().reason.find("no mode") != std::string::npos; }));
+  daemon->set_namespace("gpu0_1", {20, 4096}, note);
+  node.mode_error.reset();
+  ASSERT_TRUE(node.wait_until([&] { return results.size() == 2; }));
+  EXPECT_EQ(results, (std::vector<std::string>{"", ""}));
+  EXPECT_EQ(node.threads("gpu0_0") + node.threads("gpu0_1"), "10.00\n20.00\n");
+  node.stop(*daemon);
+  daemon = node.make_daemon(node.make_shares());
+  daemon->start_daemon();
+  daemon->set_namespace("gpu0_0", {30, 4096}, note);
+  node.stop(*daemon);
+  ASSERT_TRUE(node.wait_until([&] { return results.size() == 3; }));
+  EXPECT_EQ(results[2], "the MPS control daemon stops");
+}
+
+TEST(MpsNamespaceDaemon, CallersTakeTurns) {
+  NamespaceNode node;
+  auto daemon = node.make_daemon(node.make_shares());
+  ASSERT_TRUE(node.starts(*daemon)) << daemon->daemon_health().reason;
+  std::vector<std::string> order;
+  daemon->set_namespace("gpu0_0", {10, 4096}, [&](const Status&) { order.push_back("three commands"); });
+  daemon->end_clients({1}, [&] { order.push_back("one command"); });
+  ASSERT_TRUE(node.wait_until([&] { return order.size() == 2; }));
+  EXPECT_EQ(order, (std::vector<std::string>{"one command", "three commands"}));
+  node.stop(*daemon);
+}
+
+TEST(MpsNamespaceDaemon, EndsNoMoreClientsOfADaemonThatDoesNotAnswer) {
+  NamespaceNode node;
+  node.options.response_limit = 300ms;
+  node.options.check_interval = 1h;
+  auto daemon = node.make_daemon(node.make_shares());
+  ASSERT_TRUE(node.starts(*daemon)) << daemon->daemon_health().reason;
+  ASSERT_TRUE(sim::mps::hang_daemon(node.pipes()));
+  constexpr unsigned kClients = 40;
+  bool ended = false;
+  const Time begin = node.loop.now();
+  daemon->end_clients(std::vector<unsigned>(kClients, 1), [&] { ended = true; });
+  ASSERT_TRUE(node.wait_until([&] { return ended; }));
+  EXPECT_LT(node.loop.now() - begin, node.options.response_limit * kClients / 2);
+  ASSERT_TRUE(sim::mps::crash_daemon(node.pipes()));
 }
 
 TEST(MpsNamespaceDaemon, CommandsOfCallersWaitAndEndWithTheDaemon) {

@@ -104,9 +104,9 @@ void DaemonManager::stop_former_daemons() {
   auto entry = std::filesystem::recursive_directory_iterator(options_.root, error);
   for (; !error && entry != std::filesystem::end(entry); entry.increment(error)) {
     const auto name = entry->path().filename();
-    const bool of_containers = entry.depth() == 0
-                                   ? name == "shm" || name == "claim-shm"
-                                   : entry.depth() > kResource && (name == "pipe" || name == "log");
+    const bool of_containers = entry.depth() == 0 ? name == "shm" || name == "claim-shm"
+                                                  : entry.depth() > kResource &&
+                                                        (name == "pipe" || name == "pipe3" || name == "log");
     if (of_containers || entry.depth() >= kDeepest) entry.disable_recursion_pending();
     if (name != ".started") continue;
     names.push_back(std::filesystem::relative(entry->path().parent_path(), options_.root, error).string());

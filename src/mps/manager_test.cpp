@@ -129,7 +129,8 @@ TEST(MpsManager, DoesNotTrustWhatContainersWrite) {
   ASSERT_TRUE(m.healthy("nvidia.com/a"));
   const auto honest = read_file(started_file(m.node.options.root, "nvidia.com/a"));
   ASSERT_TRUE(honest);
-  for (const char* directory : {"/shm/x", "/shm", "/nvidia.com/a/pipe", "/nvidia.com/a/pipe/x"}) {
+  for (const char* directory :
+       {"/shm/x", "/shm", "/nvidia.com/a/pipe", "/nvidia.com/a/pipe/x", "/nvidia.com/a/pipe3/x"}) {
     ASSERT_TRUE(write_file_atomic(m.node.options.root + directory + "/.started", *honest));
   }
   const auto calls = m.node.mode_calls;

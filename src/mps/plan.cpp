@@ -112,6 +112,10 @@ bool has_branch_with_namespaces(const std::string& version) {
   return branch && *branch >= kFirstBranchWithNamespaces;
 }
 
+std::string namespace_directory(const std::string& root, const DaemonSpec& spec, const std::string& name) {
+  return pipe_directory(root, spec.name, spec.protocol) + "/" + std::string(kServerName) + "/" + name;
+}
+
 }  // namespace
 
 std::string namespace_name(const DeviceId& share) {
@@ -174,7 +178,7 @@ std::optional<HeldNamespace> find_namespace(const DaemonSpec& spec, std::span<co
   for (const auto& space : spec.namespaces) {
     if (std::ranges::none_of(ids, [&](const DeviceId& id) { return namespace_name(id) == space.name; }))
       continue;
-    if (!found) found = HeldNamespace{space.name, {0, 0}, 0};
+    if (!found) found = HeldNamespace{space.name, {}, 0};
     auto& sum = by_gpu[space.device];
     sum.limits.threads = (sum.shares++ == 0 ? 0 : sum.limits.threads) + space.limits.threads;
     sum.limits.mebibytes += space.limits.mebibytes;
@@ -182,9 +186,11 @@ std::optional<HeldNamespace> find_namespace(const DaemonSpec& spec, std::span<co
   for (const auto& [gpu, sum] : by_gpu) {
     const auto shared = std::ranges::find(spec.devices, gpu, &SharedDevice::uuid);
     const auto whole = shared == spec.devices.end() ? 0 : shared->memory.value >> 20;
-    found->shares = std::max(found->shares, sum.shares);
-    found->limits.threads = std::max(found->limits.threads, std::min(sum.limits.threads, 100u));
-    found->limits.mebibytes = std::max(found->limits.mebibytes, std::min(sum.limits.mebibytes, whole));
+    const auto memory = std::min(sum.limits.mebibytes, whole);
+    found->shares = found->shares == 0 ? sum.shares : std::min(found->shares, sum.shares);
+    found->limits.threads = std::min(found->limits.threads, sum.limits.threads);
+    if (found->limits.mebibytes == 0 || (memory != 0 && memory < found->limits.mebibytes))
+      found->limits.mebibytes = memory;
   }
   return found;
 }
@@ -194,8 +200,8 @@ std::string client_pipe_directory(const std::string& root, const DaemonSpec& spe
   std::vector<DeviceId> ids;
   for (const auto& device : held) ids.push_back(device.id);
   const auto found = find_namespace(spec, ids);
-  const auto pipes = pipe_directory(root, spec.name);
-  return found ? pipes + "/" + std::string(kServerName) + "/" + found->name : pipes;
+  return found ? namespace_directory(root, spec, found->name)
+               : pipe_directory(root, spec.name, spec.protocol);
 }
 
 std::map<std::string, std::string> client_environment(const DaemonSpec& spec, std::span<const Device> held) {
@@ -251,8 +257,18 @@ const DaemonSpec* find_daemon_of(std::span<const DaemonSpec> specs, const Device
   return found == specs.end() ? nullptr : &*found;
 }
 
-std::string pipe_directory(const std::string& root, const std::string& name) {
-  return root + "/" + name + "/pipe";
+std::string pipe_directory(const std::string& root, const std::string& name, unsigned protocol) {
+  return root + "/" + name + (protocol == kProtocolWithNamespaces ? "/pipe3" : "/pipe");
+}
+std::string longest_socket_path(const std::string& root, const DaemonSpec& spec) {
+  std::string longest;
+  for (const auto& longer_root : {root, std::string(kContainerRoot)}) {
+    for (const auto& space : spec.namespaces) {
+      auto path = namespace_directory(longer_root, spec, space.name) + "/control";
+      if (path.size() > longest.size()) longest = std::move(path);
+    }
+  }
+  return longest;
 }
 std::string log_directory(const std::string& root, const std::string& name) {
   return root + "/" + name + "/log";

@@ -99,8 +99,9 @@ const DaemonSpec* find_daemon_spec(std::span<const DaemonSpec> specs, const Reso
 // The namespace of a container that holds several shares is that of the first, by their order.
 struct HeldNamespace {
   std::string name;
-  NamespaceLimits limits;  // the sum on the GPU of which it holds most, at most all of it
-  unsigned shares = 0;     // on that GPU
+  // The sum on the GPU of which it holds least, at most all of it: the driver gives it on every GPU.
+  NamespaceLimits limits;
+  unsigned shares = 0;  // on that GPU
 };
 // nullopt for a daemon of protocol 2, and if no id is one of its shares.
 std::optional<HeldNamespace> find_namespace(const DaemonSpec& spec, std::span<const DeviceId> ids);
@@ -126,8 +127,13 @@ const DaemonSpec* find_daemon_of(std::span<const DaemonSpec> specs, const Device
 std::string client_pipe_directory(const std::string& root, const DaemonSpec& spec,
                                   std::span<const partition::Device> held);
 
-// Paths below an MPS root.
-std::string pipe_directory(const std::string& root, const std::string& name);
+// Paths below an MPS root. A daemon of protocol 3 has another pipe directory than one of protocol 2, because
+// Pods of that one have all of it mounted: its control sockets and every namespace.
+std::string pipe_directory(const std::string& root, const std::string& name, unsigned protocol = 2);
+// The longest path of a socket of a namespace, with the daemon's MPS root or the containers'; empty without
+// namespaces. Source: unix(7), sun_path.
+inline constexpr std::size_t kMaxSocketPath = 107;
+std::string longest_socket_path(const std::string& root, const DaemonSpec& spec);
 std::string log_directory(const std::string& root, const std::string& name);
 std::string started_file(const std::string& root, const std::string& name);
 std::string ready_file(const std::string& root);

@@ -264,14 +264,19 @@ TEST(MpsPlan, AContainerGetsTheDirectoryOfItsFirstShare) {
   const std::vector<Device> held{resource.devices[6], resource.devices[2], resource.devices[1]};
   EXPECT_EQ(client_environment(spec, held),
             (std::map<std::string, std::string>{
-                {"CUDA_MPS_PIPE_DIRECTORY", "/mps/nvidia.com/gpu/pipe/gpulet/0_1"}}));
-  EXPECT_EQ(client_pipe_directory("/run/mps", spec, held), "/run/mps/nvidia.com/gpu/pipe/gpulet/0_1");
+                {"CUDA_MPS_PIPE_DIRECTORY", "/mps/nvidia.com/gpu/pipe3/gpulet/0_1"}}));
+  EXPECT_EQ(client_pipe_directory("/run/mps", spec, held), "/run/mps/nvidia.com/gpu/pipe3/gpulet/0_1");
+  EXPECT_EQ(longest_socket_path("/run/mps", spec), "/run/mps/nvidia.com/gpu/pipe3/gpulet/0_0/control");
+  EXPECT_EQ(longest_socket_path("/m", spec), "/mps/nvidia.com/gpu/pipe3/gpulet/0_0/control");
   const auto found = find_namespace(spec, std::vector{held[0].id, held[1].id, held[2].id});
   ASSERT_TRUE(found);
   EXPECT_EQ(found->name, "0_1");
-  EXPECT_EQ(found->shares, 2u) << "of GPU 0";
-  EXPECT_EQ(found->limits.threads, 50u);
-  EXPECT_EQ(found->limits.mebibytes, 2 * spec.namespaces[0].limits.mebibytes);
+  EXPECT_EQ(found->shares, 1u) << "of GPU 1, and two of GPU 0";
+  EXPECT_EQ(found->limits.threads, 25u);
+  EXPECT_EQ(found->limits.mebibytes, spec.namespaces[0].limits.mebibytes);
+  const auto of_one = find_namespace(spec, std::vector{held[1].id, held[2].id});
+  EXPECT_EQ(of_one->shares, 2u);
+  EXPECT_EQ(of_one->limits, (NamespaceLimits{50, 2 * spec.namespaces[0].limits.mebibytes}));
   EXPECT_FALSE(find_namespace(spec, std::vector{DeviceId("GPU-7::0"), DeviceId("GPU-0")}));
   std::vector<DeviceId> all;
   for (const auto& device : resource.devices) all.push_back(device.id);

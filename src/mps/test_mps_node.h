@@ -73,7 +73,7 @@ struct TestMpsNode {
   }
 
   std::string pipes(const std::string& name = "nvidia.com/gpu") const {
-    return pipe_directory(options.root, name);
+    return pipe_directory(options.root, name, protocol);
   }
   std::string send_command(const std::string& command, const std::string& name = "nvidia.com/gpu") const {
     return sim::mps::send_command(pipes(name), command).value_or("gone");
@@ -94,6 +94,7 @@ struct TestMpsNode {
   std::vector<inventory::Health> history;
   std::optional<Error> mode_error;
   unsigned mode_calls = 0;
+  unsigned protocol = 2;  // of the daemons that the functions above ask
 };
 
 }  // namespace gpulet::mps

@@ -50,7 +50,7 @@ class ComputeLimitTest : public LimitTest {
 
 TEST_F(ComputeLimitTest, AClientHasWhatItsPodRequests) {
   const auto directory = add_pod("first", kFirstUid, 30);
-  EXPECT_THAT(directory, HasSubstr(std::string(kCores) + "/pipe/gpulet/"));
+  EXPECT_THAT(directory, HasSubstr(std::string(kCores) + "/pipe3/gpulet/"));
   EXPECT_EQ(percentage_of(directory), "25.00\n") << "the share's own";
   ASSERT_EQ(start(kFirstUid), "") << agent_log();
   EXPECT_EQ(percentage_of(directory), "30.00\n");
@@ -96,7 +96,7 @@ TEST_F(ComputeLimitTest, AnOlderDriverIsSaidToHoldNone) {
   EXPECT_TRUE(becomes_true([&] { return no_limit() == "held"; })) << no_limit();
   allow_agent_exit();
   ASSERT_TRUE(sim_node().stop_agent()) << agent_log();
-  ASSERT_TRUE(sim::mps::crash_daemon(sim_node().mps_root() + "/" + kCores + "/pipe"));
+  ASSERT_TRUE(sim::mps::crash_daemon(sim_node().mps_root() + "/" + kCores + "/pipe3"));
   ASSERT_TRUE(sim_node().run_gpulet_sim({"driver-reload", "--version", "595.91.07"}));
   start_limiting_agent(kCores, kCoreShares);
   EXPECT_TRUE(becomes_true([&] { return no_limit().find("the driver is 595.91.07") == 0; })) << no_limit();

@@ -50,7 +50,7 @@ class LimitTest : public NodeTest {
   }
   // As on the node's host, to the MPS daemon of a resource. Its answer, or why there is none.
   std::string ask_mps(const std::string& daemon, const std::vector<std::string>& arguments) {
-    const auto answer = sim::mps::send_arguments(sim_node().mps_root() + "/" + daemon + "/pipe", arguments);
+    const auto answer = sim::mps::send_arguments(sim_node().mps_root() + "/" + daemon + "/pipe3", arguments);
     if (!answer) return answer.error().full_message();
     return (answer->code == 0 ? "" : "refused: ") + answer->text;
   }

@@ -111,12 +111,13 @@ int run_arguments(const std::vector<std::string>& arguments) {
   return answer->code;
 }
 
-// `arguments` without "-p N". Help is answered without a daemon.
+// `arguments` without "-p N". Help is answered without a daemon; with one, its protocol counts.
 int run_protocol_3(const std::vector<std::string>& arguments, bool is_chosen) {
   const bool is_daemon = !arguments.empty() && (arguments[0] == "-d" || arguments[0] == "-f");
   if (!is_daemon) {
     const bool is_help = arguments.size() == 2 && (arguments[1] == "help" || arguments[1] == "--help");
-    if (!is_help) return run_arguments(arguments);
+    if (!is_help || send_arguments(read_options(false).pipe_directory, arguments))
+      return run_arguments(arguments);
     const auto answer = NamespaceControl({}, {}, false, {}).execute_command(0, arguments);
     std::fputs(answer.text.c_str(), stdout);
     return answer.code;

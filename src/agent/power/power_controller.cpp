@@ -272,7 +272,10 @@ void PowerController::finish_gpu(const DeviceUuid& gpu) {
     entry.backoff.reset();
   } else if (!restore_limit_) {
     if (!entry.backoff) entry.backoff.emplace(kPowerRetry, std::hash<std::string>()(gpu.str()));
-    entry.retry = ports_.loop.after(entry.backoff->next_delay(), [this, gpu] { update_gpu(gpu); });
+    entry.retry = ports_.loop.after(entry.backoff->next_delay(), [this, gpu] {
+      const DeviceUuid due = gpu;  // update_gpu() ends this function's life
+      update_gpu(due);
+    });
   }
   finish_restore();
 }

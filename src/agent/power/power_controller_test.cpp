@@ -200,6 +200,7 @@ TEST_F(PowerControllerTest, AnotherProgramsLimitIsSaidAndLeftAlone) {
   EXPECT_EQ(watts(), 450);
   const std::string drift = "another program has set the power limit to 450W: gpulet's is 500W";
   EXPECT_THAT(problems(), ElementsAre(drift));
+  thread_.run_on_loop([&] { EXPECT_EQ(controller_->statuses().at(0).limit, std::nullopt); });
   EXPECT_THAT(reporter_.events, ElementsAre(HasSubstr(drift)));
   read_snapshot();
   use_target(limit_target(500));

@@ -94,7 +94,12 @@ TEST(Print, Everything) {
 
 // The output is a file of the same form that loads to the same config.
 TEST(Print, LoadsItsOwnOutput) {
-  for (const Sources& sources : {Sources{}, everything()}) {
+  Sources whole_days;
+  whole_days.file_path = "node.yaml";
+  whole_days.file_content =
+      "gpulet: {power: {rules: [{schedule: [{days: [Mon], from: '08:00', to: '08:00', limit: 60%}, "
+      "{from: '00:00', to: '00:00', limit: 70%}, {from: '00:00', to: '08:00', limit: 80%}]}]}}\n";
+  for (const Sources& sources : {Sources{}, everything(), whole_days}) {
     const auto first = loaded_from(sources);
     Sources again;
     again.file_path = "printed.yaml";

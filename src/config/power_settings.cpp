@@ -179,7 +179,7 @@ YamlNode period_node(const PowerPeriod& period) {
       if ((period.days >> day & 1) != 0) days.items.push_back(YamlNode::text(std::string(kDays[day])));
     }
   }
-  if (period.from != period.until) {
+  if (period.from != 0 || period.until != 0) {
     node.add("from", YamlNode::text(time_text(period.from)));
     node.add("to", YamlNode::text(time_text(period.until)));
   }

@@ -69,33 +69,42 @@ bool is_within(const ClockRange& range, const ClockRange& outer) {
   return outer.lowest <= range.lowest && range.highest <= outer.highest;
 }
 
+// nullopt: there is none, or it is a problem, as the driver does not take it.
+std::optional<MilliWatts> bounded_limit(const std::optional<PowerLimit>& wanted, const LimitBounds& bounds,
+                                        ResolvedPower& resolved) {
+  if (!wanted) return std::nullopt;
+  const auto limit = milliwatts_of(*wanted, bounds);
+  if (limit >= bounds.lowest && limit <= bounds.highest) return limit;
+  resolved.problems.push_back("the power limit " + config::power_limit_text(*wanted) +
+                              (wanted->percent != 0 ? ", which is " + watts_text(limit) + "," : "") +
+                              " is not set: the driver takes " + watts_text(bounds.lowest) + " to " +
+                              watts_text(bounds.highest));
+  return std::nullopt;
+}
+
 void resolve_limit(const PowerTarget& target, const std::optional<LimitBounds>& bounds,
                    ResolvedPower& resolved) {
   const auto& wanted = target.values.limit;
   if (!wanted && !target.pod.limit) return;
   if (!bounds) {
-    resolved.problems.emplace_back("the driver sets no power limit on this GPU");
+    (wanted ? resolved.problems : resolved.pod_problems)
+        .emplace_back("the driver sets no power limit on this GPU");
     return;
   }
-  if (wanted) {
-    const auto limit = milliwatts_of(*wanted, *bounds);
-    if (limit < bounds->lowest || limit > bounds->highest) {
-      resolved.problems.push_back("the power limit " + config::power_limit_text(*wanted) +
-                                  (wanted->percent != 0 ? ", which is " + watts_text(limit) + "," : "") +
-                                  " is not set: the driver takes " + watts_text(bounds->lowest) + " to " +
-                                  watts_text(bounds->highest));
-      return;
-    }
-    resolved.limit = limit;
+  resolved.limit = bounded_limit(wanted, *bounds, resolved);
+  if (resolved.limit) {
     resolved.source = target.is_limit_scheduled ? PowerSource::kSchedule : PowerSource::kRule;
+  } else {
+    resolved.limit = bounded_limit(target.rule_limit, *bounds, resolved);
   }
+  resolved.is_limit_kept = wanted && !resolved.limit;
   if (!target.pod.limit) return;
   const auto limit = milliwatts_of(*target.pod.limit, *bounds);
   const auto least =
       target.pod_min ? std::max(milliwatts_of(*target.pod_min, *bounds), bounds->lowest) : bounds->lowest;
   if (limit < least) {
-    resolved.problems.push_back("the Pod's power limit " + config::power_limit_text(*target.pod.limit) +
-                                " does not count: the least is " + watts_text(least));
+    resolved.pod_problems.push_back("the Pod's power limit " + config::power_limit_text(*target.pod.limit) +
+                                    " does not count: the least is " + watts_text(least));
   } else if (limit < resolved.limit.value_or(bounds->preset)) {
     resolved.limit = limit;
     resolved.source = PowerSource::kPod;
@@ -219,7 +228,10 @@ PowerTarget make_power_target(const config::PowerSettings& settings, const confi
   if (const auto* period = find_active_period(rule, now)) {
     const auto& values = period->values;
     target.is_limit_scheduled = values.limit.has_value();
-    if (values.limit) target.values.limit = values.limit;
+    if (values.limit) {
+      target.rule_limit = rule.values.limit;
+      target.values.limit = values.limit;
+    }
     if (values.graphics) target.values.graphics = values.graphics;
     if (values.memory) target.values.memory = values.memory;
   }
@@ -237,11 +249,13 @@ ResolvedPower resolve_power(const PowerTarget& target, const PowerBounds& bounds
   resolved.memory = resolve_clocks(target.values.memory, bounds.memory, "memory", resolved);
   const auto& pod = target.pod.graphics;
   if (!pod) return resolved;
-  const auto& outer = resolved.graphics ? resolved.graphics : bounds.graphics;
-  if (outer && !is_within(*pod, *outer)) {
-    resolved.problems.push_back("the Pod's graphics clocks " + config::clock_range_text(*pod) +
-                                " MHz do not count: they must be within " + config::clock_range_text(*outer) +
-                                " MHz");
+  if (!resolved.graphics) {
+    resolved.pod_problems.push_back("the Pod's graphics clocks " + config::clock_range_text(*pod) +
+                                    " MHz do not count: the GPU's rule sets none");
+  } else if (!is_within(*pod, *resolved.graphics)) {
+    resolved.pod_problems.push_back("the Pod's graphics clocks " + config::clock_range_text(*pod) +
+                                    " MHz do not count: they must be within " +
+                                    config::clock_range_text(*resolved.graphics) + " MHz");
   } else {
     resolved.graphics = pod;
   }

@@ -52,7 +52,8 @@ struct PowerTarget {
   config::PowerValues values{};  // of the rule, or of its period
   bool is_limit_scheduled = false;
   PodPowerRequest pod{};
-  std::optional<config::PowerLimit> pod_min{};  // PowerSettings::pod_min
+  std::optional<config::PowerLimit> pod_min{};     // PowerSettings::pod_min
+  std::optional<config::PowerLimit> rule_limit{};  // the rule's own, where a period replaces it
   friend bool operator==(const PowerTarget&, const PowerTarget&) = default;
 };
 PowerTarget make_power_target(const config::PowerSettings& settings, const config::PowerRule& rule,
@@ -74,11 +75,14 @@ struct ResolvedPower {
   std::optional<MilliWatts> limit{};  // nullopt: none is set
   PowerSource source = PowerSource::kRule;
   std::optional<config::ClockRange> graphics{}, memory{};
-  std::vector<std::string> problems{};  // of values that are not applied, one line each
+  std::vector<std::string> problems{};      // of the rule's values that are not applied, one line each
+  std::vector<std::string> pod_problems{};  // the same of the Pods' values
+  bool is_limit_kept = false;  // what is in force is not raised: the driver takes no limit of the rule
   friend bool operator==(const ResolvedPower&, const ResolvedPower&) = default;
 };
 // A Pod's limit counts if it is below that of the rule (without one, the default) and at least `pod_min`; its
-// clocks, within those of the rule. A value that the driver does not take is a problem, and is not applied.
+// clocks, within those that the rule has. A value that the driver does not take is a problem, and is not
+// applied: the rule's own limit replaces that of its period, and what is in force that of the rule.
 ResolvedPower resolve_power(const PowerTarget& target, const PowerBounds& bounds);
 
 std::string watts_text(MilliWatts power);  // "350W", "349.5W"

@@ -179,6 +179,7 @@ TEST(PowerTargets, APeriodReplacesValuesEachForItself) {
   const auto target = make_power_target(settings, rule, utc("2026-11-27 12:00:00"), {});
   EXPECT_EQ(target.values, (PowerValues{PowerLimit{0, 60}, ClockRange{210, 1200}, ClockRange{2619, 2619}}));
   EXPECT_TRUE(target.is_limit_scheduled);
+  EXPECT_EQ(target.rule_limit, (PowerLimit{500, 0}));
 }
 
 TEST(PowerTargets, PodsCountWhereTheyAreEnabledAndAgree) {
@@ -216,7 +217,9 @@ std::string resolved_text(const ResolvedPower& power) {
   text += power_source_name(power.source);
   if (power.graphics) text += " " + config::clock_range_text(*power.graphics);
   if (power.memory) text += " memory " + config::clock_range_text(*power.memory);
+  if (power.is_limit_kept) text += " kept";
   for (const auto& problem : power.problems) text += "; " + problem;
+  for (const auto& problem : power.pod_problems) text += "; of the Pod: " + problem;
   return text;
 }
 
@@ -230,18 +233,22 @@ TEST(PowerBounds, DecideWhatIsApplied) {
            {rule({500, 0}), "500W rule"},
            {rule({0, 55}), "385W rule"},
            {{.values = {PowerLimit{0, 33}}, .is_limit_scheduled = true}, "231W schedule"},
-           {rule({199, 0}), "none rule; the power limit 199W is not set: the driver takes 200W to 700W"},
+           {rule({199, 0}), "none rule kept; the power limit 199W is not set: the driver takes 200W to 700W"},
            {rule({0, 101}),
-            "none rule; the power limit 101%, which is 707W, is not set: the driver takes 200W to 700W"},
+            "none rule kept; the power limit 101%, which is 707W, is not set: the driver takes 200W to 700W"},
+           {{.values = {PowerLimit{199, 0}}, .is_limit_scheduled = true, .rule_limit = PowerLimit{500, 0}},
+            "500W rule; the power limit 199W is not set: the driver takes 200W to 700W"},
+           {with_pod({{199, 0}}, {300, 0}, {}),
+            "300W pod kept; the power limit 199W is not set: the driver takes 200W to 700W"},
            {with_pod({{500, 0}}, {300, 0}, {}), "300W pod"},
            {with_pod({{500, 0}}, {500, 0}, {}), "500W rule"},
            {with_pod({{500, 0}}, {600, 0}, {}), "500W rule"},
            {with_pod({}, {600, 0}, {}), "600W pod"},
            {with_pod({}, {0, 100}, {}), "none rule"},
            {with_pod({{500, 0}}, {300, 0}, {{0, 50}}),
-            "500W rule; the Pod's power limit 300W does not count: the least is 350W"},
+            "500W rule; of the Pod: the Pod's power limit 300W does not count: the least is 350W"},
            {with_pod({}, {100, 0}, {{50, 0}}),
-            "none rule; the Pod's power limit 100W does not count: the least is 200W"},
+            "none rule; of the Pod: the Pod's power limit 100W does not count: the least is 200W"},
            {{.values = {{}, ClockRange{1200, 1410}, ClockRange{2619, 2619}}},
             "none rule 1200-1410 memory 2619"},
            {{.values = {{}, ClockRange{100, 1410}}},
@@ -250,10 +257,15 @@ TEST(PowerBounds, DecideWhatIsApplied) {
             "none rule; the memory clocks 3000 MHz are not set: the driver takes 1593-2619 MHz"},
            {{.values = {{}, ClockRange{1200, 1410}}, .pod = {{}, ClockRange{1300, 1300}}}, "none rule 1300"},
            {{.values = {{}, ClockRange{1200, 1410}}, .pod = {{}, ClockRange{1500, 1500}}},
-            "none rule 1200-1410; the Pod's graphics clocks 1500 MHz do not count: they must be within "
+            "none rule 1200-1410; of the Pod: the Pod's graphics clocks 1500 MHz do not count: they must be "
+            "within "
             "1200-1410 MHz"},
            {{.pod = {{}, ClockRange{3000, 3000}}},
-            "none rule; the Pod's graphics clocks 3000 MHz do not count: they must be within 210-1980 MHz"},
+            "none rule; of the Pod: the Pod's graphics clocks 3000 MHz do not count: the GPU's rule sets "
+            "none"},
+           {{.values = {{}, ClockRange{100, 1410}}, .pod = {{}, ClockRange{1300, 1300}}},
+            "none rule; the graphics clocks 100-1410 MHz are not set: the driver takes 210-1980 MHz; of the "
+            "Pod: the Pod's graphics clocks 1300 MHz do not count: the GPU's rule sets none"},
        }) {
     EXPECT_EQ(resolved_text(resolve_power(target, kH100)), text);
   }

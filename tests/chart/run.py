@@ -542,6 +542,24 @@ def check_mps():
     assert "mps-root" not in Rendered().mounts() and "hostPID" not in Rendered().pod("gpulet-cleanup")
 
 
+def check_power_cleanup():
+    values = {"config": {"map": {"default": "version: v1\ngpulet: {power: {rules: [{limit: 80%}]}}\n"}}}
+    runtime = {"runtimeClassName": "nvidia", "deviceListStrategy": "envvar"}
+    for more, privileged, mounted in (({}, True, True), (runtime, False, False)):
+        pod = Rendered(values | more).pod("gpulet-cleanup")
+        container = pod["initContainers"][0]
+        env = {item["name"]: item.get("value") for item in container["env"]}
+        expect(env["NVIDIA_VISIBLE_DEVICES"], "all")
+        expect(env.get("DRIVER_ROOT_CTR_PATH", "/driver-root"), "/driver-root" if mounted else "/")
+        expect(container["securityContext"].get("privileged", False), privileged)
+        expect("SYS_ADMIN" in container["securityContext"].get("capabilities", {}).get("add", []), not privileged)
+        expect("/driver-root" in [mount["mountPath"] for mount in container["volumeMounts"]], mounted)
+        expect("driver-root" in [volume["name"] for volume in pod["volumes"]], mounted)
+        expect(pod.get("runtimeClassName"), more.get("runtimeClassName"))
+    plain = Rendered().pod("gpulet-cleanup")["initContainers"][0]
+    assert "privileged" not in plain["securityContext"] and "add" not in plain["securityContext"]["capabilities"]
+
+
 def check_paths():
     rendered = Rendered({"kubeletRoot": "/var/snap/microk8s/common/var/lib/kubelet", "cdi": {"specDir": "/etc/cdi", "hookDir": "/opt/gpulet"},
                          "stateDir": "/opt/state"})

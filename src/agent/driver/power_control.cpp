@@ -50,9 +50,6 @@ PowerWritten write_power_of(const nvml::Session& session, nvml::Device device, c
   if (writes.limit) {
     written.limit = control.set_power_limit(*writes.limit);
     written.read_back = known(usage.power_limit());
-    if (written.limit && written.read_back && *written.read_back != *writes.limit)
-      written.limit = fail(Code::kFailedPrecondition,
-                           "the driver reads " + partition::watts_text(*written.read_back) + " back");
     written.enforced = known(usage.enforced_power_limit());
   }
   if (const auto& graphics = writes.graphics)
@@ -67,9 +64,10 @@ PowerWritten write_power_of(const nvml::Session& session, nvml::Device device, c
 
 }  // namespace
 
-void read_power(NvmlDriver& driver, const DeviceUuid& gpu, std::function<void(Result<PowerReading>)> done) {
+void read_power(NvmlDriver& driver, const DeviceUuid& gpu, Duration limit,
+                std::function<void(Result<PowerReading>)> done) {
   driver.run_on_gpu<PowerReading>(
-      gpu, "reading the power limit of", kPowerDeadline,
+      gpu, "reading the power limit of", limit,
       [gpu](const NvmlDriver::SessionPtr& session, unsigned index) -> Result<PowerReading> {
         GPULET_TRY_ASSIGN(const auto device, find_gpu_at(*session, index, gpu));
         return read_power_of(*session, device);
@@ -77,10 +75,10 @@ void read_power(NvmlDriver& driver, const DeviceUuid& gpu, std::function<void(Re
       std::move(done));
 }
 
-void write_power(NvmlDriver& driver, const DeviceUuid& gpu, const PowerWrites& writes,
+void write_power(NvmlDriver& driver, const DeviceUuid& gpu, const PowerWrites& writes, Duration limit,
                  std::function<void(Result<PowerWritten>)> done) {
   driver.run_on_gpu<PowerWritten>(
-      gpu, "setting power limit or clocks of", kPowerDeadline,
+      gpu, "setting power limit or clocks of", limit,
       [gpu, writes](const NvmlDriver::SessionPtr& session, unsigned index) -> Result<PowerWritten> {
         GPULET_TRY_ASSIGN(const auto device, find_gpu_at(*session, index, gpu));
         return write_power_of(*session, device, writes);

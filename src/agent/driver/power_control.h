@@ -2,8 +2,8 @@
 // setting with a check of what it reads back.
 //
 // No function blocks; `done` is called once on the loop, not after the driver's destruction. Errors: those of
-// NvmlDriver::run_on_gpu(); kNotFound where the node has another GPU in its place. A call beyond
-// kPowerDeadline may still have its effect.
+// NvmlDriver::run_on_gpu(); kNotFound where the node has another GPU in its place. A call beyond `limit`
+// may still have its effect.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,8 @@
 
 namespace gpulet::agent {
 
-// A GPU may have to be woken up, which takes seconds; an agent that ends has little more.
+// Of a call of an agent that ends. A GPU may have to be woken up, which takes seconds: all others have the
+// driver's call timeout.
 inline constexpr Duration kPowerDeadline = std::chrono::seconds(2);
 
 struct PowerReading {
@@ -38,15 +39,16 @@ struct PowerWrites {
   bool is_empty() const { return !limit && !graphics && !memory; }
   friend bool operator==(const PowerWrites&, const PowerWrites&) = default;
 };
-// Of those that were asked for. kFailedPrecondition where another limit is read back.
+// Of those that were asked for. `read_back` may differ from what was set.
 struct PowerWritten {
   Status limit{}, graphics{}, memory{};
   std::optional<MilliWatts> read_back{}, enforced{};
 };
 
-void read_power(NvmlDriver& driver, const DeviceUuid& gpu, std::function<void(Result<PowerReading>)> done);
+void read_power(NvmlDriver& driver, const DeviceUuid& gpu, Duration limit,
+                std::function<void(Result<PowerReading>)> done);
 // Each is tried, whatever comes of the others.
-void write_power(NvmlDriver& driver, const DeviceUuid& gpu, const PowerWrites& writes,
+void write_power(NvmlDriver& driver, const DeviceUuid& gpu, const PowerWrites& writes, Duration limit,
                  std::function<void(Result<PowerWritten>)> done);
 
 }  // namespace gpulet::agent

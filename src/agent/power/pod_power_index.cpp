@@ -11,7 +11,11 @@ namespace gpulet::agent {
 void PodPowerIndex::use_gpus(inventory::SnapshotPtr snapshot, std::set<DeviceUuid> gpus) {
   const bool is_new = std::exchange(gpus_, std::move(gpus)) != gpus_;
   const bool is_first = !std::exchange(snapshot_, std::move(snapshot));
-  if (is_new || is_first) refresh();
+  if (!gpus_.empty() && !first_use_) first_use_ = ports_.loop.now();
+  if (is_new || is_first) {
+    update_awaited();
+    refresh();
+  }
 }
 
 void PodPowerIndex::refresh_soon() {
@@ -51,6 +55,7 @@ std::optional<DeviceUuid> PodPowerIndex::gpu_of(const DeviceId& id) const {
 }
 
 void PodPowerIndex::on_holders(const std::vector<ContainerDevices>& holders) {
+  is_listed_ = true;
   std::map<PodName, std::set<DeviceUuid>> held;
   for (const auto& holder : holders) {
     for (const auto& [resource, ids] : holder.devices) {
@@ -61,7 +66,9 @@ void PodPowerIndex::on_holders(const std::vector<ContainerDevices>& holders) {
   }
   std::erase_if(pods_, [&](const auto& pod) { return !held.contains(pod.first); });
   for (auto& [name, gpus] : held) {
-    auto& pod = pods_[name];
+    const auto [found, is_new] = pods_.try_emplace(name);
+    auto& pod = found->second;
+    if (is_new) pod.since = ports_.loop.now();
     pod.gpus = gpus;
     if (pod.read && ports_.loop.now() - *pod.read < kPodPowerTtl) continue;
     pod.read = ports_.loop.now();
@@ -80,7 +87,10 @@ void PodPowerIndex::on_pod(const PodName& name, const Result<std::optional<k8s::
   // What was known stays; the next round reads it again.
   if (!read) return pod.read.reset();
   pod.request = {};
+  pod.is_known = true;
+  pod.pod.reset();
   if (*read) {
+    pod.pod = (*read)->pod;
     const auto request = partition::parse_pod_power((*read)->annotations);
     if (request) pod.request = *request;
     const std::string problem = request ? "" : request.error().message();
@@ -95,7 +105,34 @@ void PodPowerIndex::publish_if_changed() {
   for (const auto& [name, pod] : pods_) {
     for (const auto& gpu : pod.gpus) requests[gpu].push_back(pod.request);
   }
-  if (std::exchange(requests_, std::move(requests)) != requests_) ports_.changed();
+  const auto before = awaited_;
+  update_awaited();
+  if (std::exchange(requests_, std::move(requests)) != requests_ || awaited_ != before) ports_.changed();
+}
+
+void PodPowerIndex::update_awaited() {
+  awaited_.clear();
+  end_of_patience_.reset();
+  std::optional<Duration> wait;
+  const auto now = ports_.loop.now();
+  const auto await = [&](Time since, const std::set<DeviceUuid>& gpus) {
+    const auto left = since + kPodPowerPatience - now;
+    if (left <= Duration::zero()) return;
+    wait = std::min(wait.value_or(left), left);
+    awaited_.insert(gpus.begin(), gpus.end());
+  };
+  if (!is_listed_ && first_use_) await(*first_use_, gpus_);
+  for (const auto& [name, pod] : pods_) {
+    if (!pod.is_known) await(pod.since, pod.gpus);
+  }
+  if (wait) end_of_patience_ = ports_.loop.after(*wait, [this] { publish_if_changed(); });
+}
+
+void PodPowerIndex::report_problem(const DeviceUuid& gpu, const std::string& problem) {
+  for (auto& [name, pod] : pods_) {
+    const bool asks = pod.pod && pod.gpus.contains(gpu) && pod.request != partition::PodPowerRequest{};
+    if (asks && pod.said.insert(problem).second) ports_.on_invalid(*pod.pod, problem);
+  }
 }
 
 }  // namespace gpulet::agent

@@ -21,6 +21,8 @@ namespace gpulet::agent {
 // The kubelet lists a new holder a moment after its Allocate has returned; a busy one, later.
 inline constexpr Duration kPodPowerDelays[] = {std::chrono::milliseconds(500), std::chrono::seconds(5)};
 inline constexpr Duration kPodPowerInterval = std::chrono::seconds(10);
+// How long a GPU whose Pods are not read yet keeps what it has.
+inline constexpr Duration kPodPowerPatience = std::chrono::seconds(30);
 inline constexpr Duration kPodPowerTtl = std::chrono::minutes(1);  // of a Pod's annotations
 
 struct PodPowerPorts {
@@ -28,9 +30,9 @@ struct PodPowerPorts {
   // As Devices::list_containers().
   std::function<void(std::function<void(Result<std::vector<ContainerDevices>>)>)> holders;
   k8s::ObjectReader& reader;
-  // An annotation is invalid: called once for each Pod and text.
+  // An annotation is invalid or does not count: called once for each Pod and text.
   std::function<void(const PodRef&, const std::string& why)> on_invalid;
-  // requests() differs. Called from the loop, not from inside a call.
+  // requests() or awaited_gpus() differs. Called from the loop, not from inside a call.
   std::function<void()> changed;
 };
 
@@ -49,6 +51,11 @@ class PodPowerIndex {
   // By GPU; of every Pod that holds it, or a share or a MIG device of it. One that is not read yet, or whose
   // annotation is invalid, asks for nothing.
   const Requests& requests() const { return requests_; }
+  // Those with a Pod that was never read, for kPodPowerPatience; all, until the Pods were listed.
+  const std::set<DeviceUuid>& awaited_gpus() const { return awaited_; }
+
+  // Tells the Pods of the GPU that ask for something that it does not count.
+  void report_problem(const DeviceUuid& gpu, const std::string& problem);
 
  private:
   struct HeldPod {
@@ -56,6 +63,10 @@ class PodPowerIndex {
     partition::PodPowerRequest request;
     std::optional<Time> read;
     std::string problem;
+    std::optional<PodRef> pod{};  // once it was read
+    bool is_known = false;        // it was read
+    Time since{};                 // when it was first listed
+    std::set<std::string> said{};
   };
 
   void refresh();
@@ -63,14 +74,17 @@ class PodPowerIndex {
   std::optional<DeviceUuid> gpu_of(const DeviceId& id) const;
   void on_pod(const PodName& name, const Result<std::optional<k8s::PodMetadata>>& pod);
   void publish_if_changed();
+  void update_awaited();
 
   PodPowerPorts ports_;
   inventory::SnapshotPtr snapshot_;
   std::set<DeviceUuid> gpus_;
   std::map<PodName, HeldPod> pods_;
   Requests requests_;
-  bool is_listing_ = false, is_again_due_ = false;
-  Subscription next_, after_allocation_[std::size(kPodPowerDelays)];
+  std::set<DeviceUuid> awaited_;
+  std::optional<Time> first_use_;
+  bool is_listing_ = false, is_again_due_ = false, is_listed_ = false;
+  Subscription end_of_patience_, next_, after_allocation_[std::size(kPodPowerDelays)];
   Lifetime lifetime_;
 };
 

@@ -84,7 +84,7 @@ TEST_F(PodPowerIndexTest, SeesPodsComeAndGo) {
   holders_ = std::vector<ContainerDevices>{};
   loop_.advance(kPodPowerInterval);
   EXPECT_THAT(requests_of("GPU-0"), IsEmpty());
-  EXPECT_EQ(changes_, 3u) << "held, read, gone";
+  EXPECT_EQ(changes_, 4u) << "listed, held, read, gone";
 }
 
 TEST_F(PodPowerIndexTest, FollowsAChangedAnnotation) {
@@ -119,6 +119,47 @@ TEST_F(PodPowerIndexTest, WhatCannotBeReadIsReadAgainAndStaysAsItWas) {
   holders_ = fail(Code::kUnavailable, "no kubelet");
   loop_.advance(2 * kPodPowerTtl);
   EXPECT_THAT(requests_of("GPU-0"), ElementsAre(kLow));
+}
+
+TEST_F(PodPowerIndexTest, GpusAreAwaitedUntilTheirPodsAreRead) {
+  annotate("a", "300W");
+  holders_ = {container_with_devices("a", {"GPU-0"})};
+  reader_.error = Error(Code::kUnavailable, "no API server");
+  index_.use_gpus(snapshot_, {DeviceUuid("GPU-0"), DeviceUuid("GPU-1")});
+  EXPECT_EQ(index_.awaited_gpus().size(), 2u) << "not listed yet";
+  loop_.run_ready();
+  EXPECT_THAT(index_.awaited_gpus(), ElementsAre(DeviceUuid("GPU-0")));
+  reader_.error.reset();
+  loop_.advance(kPodPowerInterval);
+  EXPECT_THAT(index_.awaited_gpus(), IsEmpty());
+  EXPECT_THAT(requests_of("GPU-0"), ElementsAre(kLow));
+}
+
+TEST_F(PodPowerIndexTest, GpusAreNotAwaitedForEver) {
+  holders_ = fail(Code::kUnavailable, "no kubelet");
+  use_gpus();
+  loop_.advance(kPodPowerPatience - std::chrono::milliseconds(1));
+  EXPECT_EQ(index_.awaited_gpus().size(), 2u);
+  const auto changes = changes_;
+  loop_.advance(std::chrono::milliseconds(1));
+  EXPECT_THAT(index_.awaited_gpus(), IsEmpty());
+  EXPECT_EQ(changes_, changes + 1);
+  holders_ = {container_with_devices("a", {"GPU-0"})};
+  reader_.error = Error(Code::kUnavailable, "no API server");
+  loop_.advance(kPodPowerInterval);
+  EXPECT_EQ(index_.awaited_gpus().size(), 1u);
+  loop_.advance(kPodPowerPatience);
+  EXPECT_THAT(index_.awaited_gpus(), IsEmpty());
+}
+
+TEST_F(PodPowerIndexTest, AValueThatDoesNotCountIsSaidOnceToThePodThatAsksForIt) {
+  annotate("a", "300W");
+  reader_.add_pod("b");
+  holders_ = {container_with_devices("a", {"GPU-0"}), container_with_devices("b", {"GPU-0"})};
+  use_gpus();
+  for (int i = 0; i < 2; ++i) index_.report_problem(DeviceUuid("GPU-0"), "too low");
+  index_.report_problem(DeviceUuid("GPU-1"), "too low");
+  EXPECT_THAT(invalid_, ElementsAre("a: too low"));
 }
 
 TEST(PowerStatus, IsOnThePage) {

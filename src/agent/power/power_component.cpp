@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "agent/node/components.h"
@@ -16,10 +18,7 @@ namespace {
 
 class PowerComponent final : public Component {
  public:
-  explicit PowerComponent(Node& node)
-      : node_(node),
-        controller_(
-            make_power_ports(*node.reporter, [this] { return node_.devices->driver(); }, node.loop)) {}
+  explicit PowerComponent(Node& node) : node_(node), controller_(power_ports()) {}
 
   void start() override { follow_config(); }
   void apply_config() override { follow_config(); }
@@ -33,7 +32,10 @@ class PowerComponent final : public Component {
     follow_config();
   }
   void on_state_changed() override { update_targets(); }
-  void on_node_labels() override { update_targets(); }
+  void on_node_labels() override {
+    are_labels_known_ = true;
+    update_targets();
+  }
   void on_allocated() override {
     if (pods_) pods_->refresh_soon();
   }
@@ -44,10 +46,20 @@ class PowerComponent final : public Component {
     timer_.reset();
     pods_.reset();
     if (node_.has_successor || !is_attached_) return done();
-    controller_.restore_all(std::move(done));
+    controller_.restore_all(kPowerDeadline, std::move(done));
   }
 
  private:
+  PowerPorts power_ports() {
+    auto ports = make_power_ports(
+        *node_.reporter, [this] { return node_.devices->driver(); }, node_.loop,
+        [this] { return node_.config.gpulet.driver_call_timeout; });
+    ports.on_pod_problem = [this](const DeviceUuid& gpu, const std::string& problem) {
+      if (pods_) pods_->report_problem(gpu, problem);
+    };
+    return ports;
+  }
+
   const config::PowerSettings& settings() const { return node_.config.gpulet.power; }
 
   void follow_config() {
@@ -84,6 +96,10 @@ class PowerComponent final : public Component {
     const auto& rules = settings().rules;
     timer_.reset();
     if (rules.empty() && !controller_.has_work()) return;
+    // Without them rules seem to select nothing: limits that an earlier agent set would be restored.
+    const bool has_label =
+        std::ranges::any_of(rules, [](const auto& rule) { return rule.node_label.has_value(); });
+    if (has_label && !are_labels_known_) return;
     const auto now = node_.loop.wall_now();
     const auto selected = partition::select_power_rules(*snapshot, rules, node_.labels);
     std::map<DeviceUuid, partition::PowerTarget> targets;
@@ -97,7 +113,8 @@ class PowerComponent final : public Component {
       const auto& gpu = snapshot->gpus[i].uuid;
       targets[gpu] = partition::make_power_target(settings(), rules[*selected[i]], now, requests_of(gpu));
     }
-    controller_.set_targets(std::move(targets), snapshot);
+    controller_.set_targets(std::move(targets), snapshot,
+                            pods_ ? pods_->awaited_gpus() : std::set<DeviceUuid>());
     if (const auto next = partition::next_schedule_change(rules, now))
       timer_ = run_at_wall_time(node_.loop, *next, [this] { update_targets(); });
   }
@@ -110,7 +127,7 @@ class PowerComponent final : public Component {
   }
 
   Node& node_;
-  bool is_attached_ = false, is_stopping_ = false;
+  bool is_attached_ = false, is_stopping_ = false, are_labels_known_ = false;
   std::unique_ptr<k8s::ObjectReader> reader_;
   std::unique_ptr<k8s::EventRecorder> events_;
   PowerController controller_;

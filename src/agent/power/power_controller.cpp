@@ -1,6 +1,8 @@
 #include "agent/power/power_controller.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
 #include <utility>
 
 #include "base/log.h"
@@ -22,18 +24,28 @@ void PowerController::set_state_dir(const std::string& directory) {
   }
   if (path.empty()) return;
   const auto records = load_power_records(path);
-  if (!records)
-    return log::warning("cannot read the record of power limits: they are not restored", records.error());
+  if (!records) {
+    is_record_lost_ = true;
+    log::warning("cannot read the record of power limits: the defaults are restored", records.error());
+    const std::string broken = path + kBrokenPowerSuffix;
+    if (std::rename(path.c_str(), broken.c_str()) != 0)
+      log::warning("cannot keep the record of power limits", errno_error("cannot rename it", errno, path));
+    return;
+  }
   for (const auto& [gpu, record] : *records) gpus_[gpu].record = record;
 }
 
 void PowerController::set_targets(std::map<DeviceUuid, partition::PowerTarget> targets,
-                                  const inventory::SnapshotPtr& snapshot) {
+                                  const inventory::SnapshotPtr& snapshot, const std::set<DeviceUuid>& kept) {
   const bool is_new_snapshot = std::exchange(snapshot_, snapshot) != snapshot;
   for (auto& [gpu, target] : targets) gpus_.try_emplace(gpu);
   std::vector<DeviceUuid> due;
   for (auto& [gpu, entry] : gpus_) {
     const auto found = targets.find(gpu);
+    if (kept.contains(gpu)) {
+      if (is_new_snapshot && entry.target) due.push_back(gpu);
+      continue;
+    }
     auto target = found == targets.end() ? std::nullopt : std::optional(found->second);
     if (!is_new_snapshot && entry.target == target) continue;
     entry.target = std::move(target);
@@ -44,19 +56,39 @@ void PowerController::set_targets(std::map<DeviceUuid, partition::PowerTarget> t
 
 void PowerController::drop_calls() {
   ++round_;
-  for (auto& [gpu, entry] : gpus_) entry.is_busy = entry.is_due = false;
+  for (auto& [gpu, entry] : gpus_) {
+    entry.is_busy = entry.is_due = false;
+    entry.retry.reset();
+  }
   snapshot_.reset();  // the next one is looked at
 }
 
-void PowerController::restore_all(std::function<void()> done) {
-  restored_ = std::move(done);
+void PowerController::restore_all(Duration limit, std::function<void()> done) {
+  restore_limit_ = limit;
   std::vector<DeviceUuid> all;
   for (auto& [gpu, entry] : gpus_) {
     entry.target.reset();
     all.push_back(gpu);
   }
   for (const auto& gpu : all) update_gpu(gpu);
-  if (gpus_.empty() && restored_) std::exchange(restored_, nullptr)();
+  restored_ = std::move(done);
+  finish_restore();
+}
+
+void PowerController::finish_restore() {
+  const bool is_done = std::ranges::none_of(gpus_, [](const auto& one) { return one.second.is_busy; });
+  if (is_done && restored_) std::exchange(restored_, nullptr)();
+}
+
+void PowerController::drop_absent_gpus(const inventory::Snapshot& snapshot) {
+  const bool is_complete = std::ranges::all_of(
+      snapshot.gpus, [](const auto& gpu) { return !gpu.unreadable && !gpu.uuid.empty(); });
+  if (!is_complete) return;
+  const auto dropped =
+      std::erase_if(gpus_, [&](const auto& one) { return snapshot.find(one.first) == nullptr; });
+  if (dropped == 0) return;
+  if (const auto saved = save_records(); !saved)
+    log::warning("cannot write the record of power limits", saved.error());
 }
 
 std::vector<GpuPowerStatus> PowerController::statuses() const {
@@ -67,36 +99,64 @@ std::vector<GpuPowerStatus> PowerController::statuses() const {
   return statuses;
 }
 
+std::vector<std::string> PowerController::read_errors() const {
+  std::vector<std::string> errors;
+  for (const auto& [gpu, entry] : gpus_) {
+    if (!entry.read_error.empty()) errors.push_back(entry.read_error);
+  }
+  return errors;
+}
+
 void PowerController::update_gpu(const DeviceUuid& gpu) {
   auto& entry = gpus_[gpu];
   entry.is_due = true;
   if (entry.is_busy) return;
-  entry.is_due = false;
+  entry.is_due = entry.has_failed = false;
+  entry.retry.reset();
   // A rule without values asks the driver nothing.
   const bool is_asked = entry.target && (entry.target->values != config::PowerValues{} ||
                                          entry.target->pod != partition::PodPowerRequest{});
-  if (!is_asked && entry.record.is_empty()) return finish_gpu(gpu);
+  if (!is_asked && entry.record.is_empty()) {
+    entry.status.reset();
+    entry.read_error.clear();
+    return finish_gpu(gpu);
+  }
   entry.is_busy = true;
-  ports_.read(gpu, [this, gpu, round = round_, alive = lifetime_.watch()](const auto& reading) {
-    if (alive && round == round_) on_reading(gpu, reading);
-  });
+  ports_.read(gpu, restore_limit_.value_or(ports_.call_timeout()),
+              [this, gpu, round = round_, alive = lifetime_.watch()](const auto& reading) {
+                if (alive && round == round_) on_reading(gpu, reading);
+              });
+}
+
+// The GPU may have left, or the driver is away, as while it is released: no problem, and looked at again.
+void PowerController::on_no_reading(const DeviceUuid& gpu, const Error& error) {
+  auto& entry = gpus_[gpu];
+  GpuPowerStatus status{.gpu = gpu};
+  const bool has_left = error.code() == Code::kNotFound && !entry.target;
+  if (error.code() != Code::kUnavailable && !has_left)
+    status.problems.push_back("its power limit is not known: " + error.message());
+  entry.read_error = error.message();
+  entry.has_failed = !has_left;
+  set_status(entry, std::move(status));
+  finish_gpu(gpu);
 }
 
 void PowerController::on_reading(const DeviceUuid& gpu, const Result<PowerReading>& reading) {
+  if (!reading) return on_no_reading(gpu, reading.error());
   auto& entry = gpus_[gpu];
+  entry.read_error.clear();
   Attempt attempt{.status = {.gpu = gpu}};
   auto& status = attempt.status;
-  if (!reading) {
-    // The driver is away, or the GPU has left: the next snapshot is looked at.
-    if (entry.target) status.problems.push_back("its power limit is not known: " + reading.error().message());
-    set_status(entry, std::move(status));
-    return finish_gpu(gpu);
-  }
-  const auto wanted =
+  auto wanted =
       entry.target ? partition::resolve_power(*entry.target, reading->bounds) : partition::ResolvedPower{};
-  attempt.step = plan_power_step(entry.record, wanted, *reading, entry.applied);
+  if (wanted.is_limit_kept && wanted.limit && reading->limit && *reading->limit < *wanted.limit)
+    wanted.limit.reset();
+  if (ports_.on_pod_problem) {
+    for (const auto& problem : wanted.pod_problems) ports_.on_pod_problem(gpu, problem);
+  }
+  attempt.step = plan_power_step(entry.record, wanted, *reading, entry.applied, is_record_lost_);
   attempt.applied = {.session = reading->session, .power = wanted};
-  if (wanted.limit) {
+  if (wanted.limit && attempt.step.drift.empty()) {
     status.limit = reading->limit;
     status.source = power_source_name(wanted.source);
   }
@@ -108,6 +168,8 @@ void PowerController::on_reading(const DeviceUuid& gpu, const Result<PowerReadin
   if (attempt.before != entry.record) {
     if (const auto saved = save_records(); !saved) {
       entry.record = attempt.before;
+      entry.has_failed = true;
+      status = {.gpu = gpu, .problems = std::move(status.problems)};
       status.problems.push_back("nothing is set, as what is there now cannot be recorded: " +
                                 saved.error().full_message());
       set_status(entry, std::move(status));
@@ -116,7 +178,7 @@ void PowerController::on_reading(const DeviceUuid& gpu, const Result<PowerReadin
   }
   if (attempt.step.writes.is_empty()) return on_written(std::move(attempt), PowerWritten{});
   const auto writes = attempt.step.writes;
-  ports_.write(gpu, writes,
+  ports_.write(gpu, writes, restore_limit_.value_or(ports_.call_timeout()),
                [this, attempt = std::move(attempt), round = round_,
                 alive = lifetime_.watch()](const Result<PowerWritten>& written) {
                  if (alive && round == round_) on_written(attempt, written);
@@ -128,12 +190,16 @@ void PowerController::on_written(Attempt attempt, const Result<PowerWritten>& wr
   auto& entry = gpus_[gpu];
   if (!written) {
     // It may have had its effect: the record stays as it is.
+    entry.has_failed = true;
+    attempt.status = {.gpu = gpu, .problems = std::move(attempt.status.problems)};
     attempt.status.problems.push_back("cannot set its power limit or clocks: " + written.error().message());
     set_status(entry, std::move(attempt.status));
     return finish_gpu(gpu);
   }
   use_limit(attempt, *written);
   const auto& writes = attempt.step.writes;
+  const bool differs = writes.limit && written->read_back && *written->read_back != *writes.limit;
+  entry.has_failed = !written->limit || !written->graphics || !written->memory || differs;
   auto& power = attempt.applied.power;
   use_clocks(attempt, written->graphics, writes.graphics, "graphics", &PowerRecord::graphics, power.graphics);
   use_clocks(attempt, written->memory, writes.memory, "memory", &PowerRecord::memory, power.memory);
@@ -157,6 +223,16 @@ void PowerController::use_limit(Attempt& attempt, const PowerWritten& written) {
     attempt.step.after.before = attempt.before.before;
     attempt.step.after.set = attempt.before.set;
     wanted.reset();
+    status = {.gpu = status.gpu, .problems = std::move(status.problems)};
+    return;
+  }
+  if (written.read_back && *written.read_back != *limit) {
+    status.problems.push_back("the power limit " + watts_text(*limit) + " is set, but the driver reads " +
+                              watts_text(*written.read_back) + " back");
+    attempt.step.after.before = attempt.step.record.before;
+    attempt.step.after.set = {*limit, *written.read_back};
+    wanted.reset();
+    status = {.gpu = status.gpu, .problems = std::move(status.problems)};
     return;
   }
   log::info(wanted ? "set the power limit of a GPU" : "restored the power limit of a GPU",
@@ -190,9 +266,18 @@ void PowerController::finish_gpu(const DeviceUuid& gpu) {
   entry.is_busy = false;
   if (entry.is_due) return update_gpu(gpu);
   const bool has_problem = entry.status && !entry.status->problems.empty();
-  if (!entry.target && entry.record.is_empty() && !has_problem) gpus_.erase(gpu);
-  const bool is_done = std::ranges::none_of(gpus_, [](const auto& one) { return one.second.is_busy; });
-  if (is_done && restored_) std::exchange(restored_, nullptr)();
+  if (!entry.target && entry.record.is_empty() && !has_problem) {
+    gpus_.erase(gpu);
+  } else if (!entry.has_failed) {
+    entry.backoff.reset();
+  } else if (!restore_limit_) {
+    if (!entry.backoff) entry.backoff.emplace(kPowerRetry, std::hash<std::string>()(gpu.str()));
+    entry.retry = ports_.loop.after(entry.backoff->next_delay(), [this, gpu] {
+      const DeviceUuid due = gpu;  // update_gpu() ends this function's life
+      update_gpu(due);
+    });
+  }
+  finish_restore();
 }
 
 // An Event for each problem, once for all GPUs that have the same.

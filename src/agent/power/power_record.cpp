@@ -68,8 +68,8 @@ Result<PowerRecord> parse_record(const json& node, const std::string& gpu) {
 }
 
 void plan_limit(const PowerRecord& record, const partition::ResolvedPower& wanted,
-                const PowerReading& reading, bool is_due, PowerStep& step) {
-  if (!reading.limit) return;
+                const PowerReading& reading, bool is_due, bool is_record_lost, PowerStep& step) {
+  if (!reading.limit || (wanted.is_limit_kept && !wanted.limit)) return;
   const auto current = *reading.limit;
   const bool is_ours = std::ranges::find(record.set, current) != record.set.end();
   if (!wanted.limit) {
@@ -85,7 +85,10 @@ void plan_limit(const PowerRecord& record, const partition::ResolvedPower& wante
                  watts_text(*wanted.limit);
     return;
   }
-  if (!record.before) step.record.before = step.after.before = current;
+  if (!record.before) {
+    const bool is_default = is_record_lost && reading.bounds.limit;
+    step.record.before = step.after.before = is_default ? reading.bounds.limit->preset : current;
+  }
   step.after.set = {*wanted.limit};
   step.record.set = step.after.set;
   if (current == *wanted.limit) return;
@@ -152,10 +155,12 @@ Status save_power_records(const std::string& path, const PowerRecords& records) 
 }
 
 PowerStep plan_power_step(const PowerRecord& record, const partition::ResolvedPower& wanted,
-                          const PowerReading& reading, const std::optional<PowerApplied>& applied) {
+                          const PowerReading& reading, const std::optional<PowerApplied>& applied,
+                          bool is_record_lost) {
   PowerStep step{.record = record, .after = record};
   const bool is_same_session = applied && applied->session == reading.session;
-  plan_limit(record, wanted, reading, !is_same_session || applied->power.limit != wanted.limit, step);
+  plan_limit(record, wanted, reading, !is_same_session || applied->power.limit != wanted.limit,
+             is_record_lost, step);
   using Before = std::optional<std::optional<config::ClockRange>>;
   const bool was_reset = !is_same_session || (step.writes.limit && reading.bounds.limit &&
                                               reading.limit == reading.bounds.limit->preset);

@@ -18,13 +18,15 @@ namespace gpulet::agent {
 
 // Its name in gpulet.stateDir.
 inline constexpr const char* kPowerFile = "power.json";
+// A file that cannot be read is renamed to this.
+inline constexpr const char* kBrokenPowerSuffix = ".broken";
 inline constexpr std::size_t kMaxPowerFileBytes = 256u << 10;
 inline constexpr std::size_t kMaxPowerGpus = 256;  // in the file
 
 // Of one GPU.
 struct PowerRecord {
   std::optional<MilliWatts> before{};  // the limit that the agent found; nullopt: it set none
-  // The limits that it set: the last, and while it is replaced, the next.
+  // The limits that it set: the last, and while it is replaced, the next; or what the driver made of it.
   std::vector<MilliWatts> set{};
   bool graphics = false, memory = false;  // it locked these clocks
   bool is_empty() const { return !before && !graphics && !memory; }
@@ -56,8 +58,10 @@ struct PowerStep {
 };
 // `wanted`: nothing in it means that what was there before is restored. Another program's limit is replaced
 // only where `applied` differs from what is wanted, or the session does; the driver's default is nobody's:
-// the driver was loaded again or the GPU was reset.
+// the driver was loaded again or the GPU was reset. `is_record_lost`: what was there before may be an earlier
+// agent's: the default counts as that.
 PowerStep plan_power_step(const PowerRecord& record, const partition::ResolvedPower& wanted,
-                          const PowerReading& reading, const std::optional<PowerApplied>& applied);
+                          const PowerReading& reading, const std::optional<PowerApplied>& applied,
+                          bool is_record_lost = false);
 
 }  // namespace gpulet::agent

@@ -104,22 +104,32 @@ TEST(PowerStep, AResetThatTookTheLimitTookTheLocks) {
             (PowerWrites{.limit = MilliWatts{500'000}, .memory = ClockWrite{ClockRange{2619, 2619}}}));
 }
 
+TEST(PowerStep, AKeptLimitIsLeftAlone) {
+  const auto step = plan_power_step(recorded(700, {{500'000}}), {.is_limit_kept = true}, reading_of(500), {});
+  EXPECT_TRUE(step.writes.is_empty());
+  EXPECT_EQ(step.after, recorded(700, {{500'000}}));
+}
+
+TEST(PowerStep, WithoutTheRecordTheDefaultIsRestored) {
+  EXPECT_EQ(plan_power_step({}, limit_of(400), reading_of(500), {}, true).after, recorded(700, {{400'000}}));
+}
+
 TEST(PowerStep, AGpuWithoutLimitsIsLeftAlone) {
   const PowerReading none{.session = 1};
   EXPECT_TRUE(plan_power_step({}, {}, none, {}).writes.is_empty());
   EXPECT_TRUE(plan_power_step({}, limit_of(500), none, {}).writes.is_empty());
 }
 
-// Any chain of wishes and crashes before or after a write ends with what was there before, once nothing is
-// wished for.
-RC_GTEST_PROP(PowerStep, WhateverHappensTheFirstLimitIsRestored, ()) {
+// After any chain of targets, and of crashes before or after a write, the last step without a target restores
+// the first limit.
+RC_GTEST_PROP(PowerStep, TheFirstLimitIsRestoredAfterAnyChain, ()) {
   const std::uint32_t first = static_cast<std::uint32_t>(*rc::gen::element(700, 600));
   std::uint32_t current = first;
   PowerRecord record;
   std::optional<PowerApplied> applied;
   for (int steps = *rc::gen::inRange(0, 8); steps >= 0; --steps) {
-    const auto wish = steps == 0 ? 0 : *rc::gen::element(0, 300, 400, 500, 600, 700);
-    const auto wanted = wish == 0 ? ResolvedPower{} : limit_of(static_cast<std::uint32_t>(wish));
+    const auto watts = steps == 0 ? 0 : *rc::gen::element(0, 300, 400, 500, 600, 700);
+    const auto wanted = watts == 0 ? ResolvedPower{} : limit_of(static_cast<std::uint32_t>(watts));
     const auto step = plan_power_step(record, wanted, reading_of(current), applied);
     record = step.record;
     const int crash = steps == 0 ? 2 : *rc::gen::inRange(0, 3);

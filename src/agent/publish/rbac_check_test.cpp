@@ -54,7 +54,6 @@ TEST(RequiredPermissions, EachSettingAddsItsOwn) {
       {"gpulet: {faults: {podAnnotations: true}}", {"patch on pods"}},
       {"gpulet: {faults: {deleteRejectedPods: true}}", {"list on pods", "watch on pods", "delete on pods"}},
       {"gpulet: {podChoices: true}", {"list on pods"}},
-      {"gpulet: {power: {rules: [{}], podAnnotation: {enabled: true}}}", {}},
       {"gpulet: {faults: {taints: {lost: NoSchedule}}}", {}},
       {"gpulet: {startupTaint: gpulet.io/not-ready}", {}},
       {"gpulet: {rebalance: {enabled: true}}", {"create on pods/eviction", "get on namespaces"}},
@@ -90,6 +89,14 @@ TEST(RequiredPermissions, DisabledFeaturesNeedNone) {
       permission_names("gpulet: {publishGpuNode: false, labels: {outputs: [none]}, "
                        "faults: {condition: false, label: false, podEvents: false}}"),
       (std::set<std::string>{"create on events", "patch on events", "list on nodes", "watch on nodes"}));
+}
+
+TEST(RequiredPermissions, PodsThatAskForPowerAreRead) {
+  const std::string no_events = "gpulet: {faults: {podEvents: false}, power: ";
+  EXPECT_FALSE(permission_names(no_events + "{podAnnotation: {enabled: true}}}").contains("get on pods"));
+  EXPECT_FALSE(permission_names(no_events + "{rules: [{}]}}").contains("get on pods"));
+  EXPECT_TRUE(
+      permission_names(no_events + "{rules: [{}], podAnnotation: {enabled: true}}}").contains("get on pods"));
 }
 
 TEST(RequiredPermissions, TheStartupTaintIsPatched) {

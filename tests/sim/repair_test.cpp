@@ -136,7 +136,10 @@ TEST_F(SimRepair, AnAgentThatIsKilledDuringAResetIsFollowedByOneThatKnows) {
   allow_agent_exit();
   sim_node().kill_agent();
   ASSERT_TRUE(control::set_reset_fault(machine_state(), 2, {}));
-  start_agent({.environment = repair_environment()});
+  // Its GPU stays withdrawn until nvidia-smi would have been ended.
+  auto environment = repair_environment();
+  environment.emplace_back("GPULET_REPAIR_RESET_TIMEOUT=1s");
+  start_agent({.environment = environment});
   EXPECT_NE(wait_for_log("GpuResetFailed", "whose outcome is not known"), "") << agent_log();
   EXPECT_TRUE(becomes_allocatable(8)) << agent_log();
 }

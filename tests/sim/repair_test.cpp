@@ -1,6 +1,9 @@
 // A faulty GPU is reset once nothing holds it, and returns by its own recovery; where no reset helps, a
 // reboot of the node is requested, and taken back after it.
+#include <linux/capability.h>
+
 #include "base/file.h"
+#include "base/process.h"
 #include "health/state/persisted_state.h"
 #include "repair/repair_record.h"
 #include "sim/control/answers.h"
@@ -13,6 +16,9 @@ constexpr std::uint64_t kUncontained = 95, kDoubleBit = 48;
 
 class SimRepair : public SimRelease {
  protected:
+  void SetUp() override {
+    if (!has_capability(CAP_SYS_ADMIN)) GTEST_SKIP() << "needs CAP_SYS_ADMIN: no reset is tried without it";
+  }
   // Resets within a second of the GPU being empty are what takes time here.
   static std::vector<std::string> repair_environment() {
     return {"GPULET_REPAIR_RESET=true", "GPULET_REPAIR_REBOOT_REQUEST=true",

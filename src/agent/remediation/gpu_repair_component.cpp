@@ -57,6 +57,7 @@ class GpuRepairComponent final : public Component {
       log::warning("cannot read the record of repairs; starting without it", record.error());
       record = repair::Record{};
     }
+    if (interrupted_) record->resetting = std::exchange(interrupted_, std::nullopt);
     if (!is_enabled && !record->reboot && !record->resetting) {
       node_.devices->set_withdrawn(Devices::WithdrawnFor::kReset, {});
       return;
@@ -69,13 +70,13 @@ class GpuRepairComponent final : public Component {
   }
   void stop_repairer() {
     if (!repairer_) return;
-    // nvidia-smi may still run: the next repairer ends the withdrawal, by the record.
+    // nvidia-smi may still run: the next repairer ends the withdrawal.
     is_leftover_read_ = false;
-    const bool is_resetting = repairer_->is_resetting();
+    if (repairer_->is_resetting()) interrupted_ = repairer_->record().resetting;
     repairer_.reset();
     requester_.reset();
     store_.reset();
-    if (!is_resetting) node_.devices->set_withdrawn(Devices::WithdrawnFor::kReset, {});
+    if (!interrupted_) node_.devices->set_withdrawn(Devices::WithdrawnFor::kReset, {});
     node_.devices->resume_mps_after_reset();
   }
 
@@ -202,6 +203,7 @@ class GpuRepairComponent final : public Component {
   mutable std::optional<std::uint64_t> rights_generation_;  // of the snapshot for which the next one holds
   mutable std::string reset_refusal_;
   std::string state_dir_;
+  std::optional<repair::Record::Reset> interrupted_;  // while there is no repairer
   std::optional<RepairRecordStore> store_;
   std::optional<RebootRequester> requester_;
   std::optional<GpuRepairer> repairer_;  // goes first: it uses those above

@@ -89,7 +89,9 @@ class GpuRepairer {
 
   // After every change of what read_node() returns.
   void update_repairs();
-  bool is_resetting() const { return step_ == Step::kReset; }
+  // nvidia-smi runs, or may still run since an earlier agent started it.
+  bool is_resetting() const { return step_ == Step::kReset || step_ == Step::kInterrupted; }
+  const repair::Record& record() const { return record_; }
   const RepairCounts& counts() const { return counts_; }
 
  private:

@@ -196,6 +196,7 @@ class NodeCleanupSteps final : public NodeCleanup {
   void remove_named_labels() {
     json body = json::object();
     for (const auto& label : left_.labels) body["metadata"]["labels"][label] = nullptr;
+    for (const auto& key : left_.annotations) body["metadata"]["annotations"][key] = nullptr;
     for (const auto& key : left_.taints)
       body["spec"]["taints"].push_back({{"$patch", "delete"}, {"key", key}});
     send_node_patch(path_, kStrategic, body, "patch on nodes", Step::kConditions);

@@ -50,6 +50,7 @@ struct NodeLeftovers {
   std::vector<std::string> taints;      // by key, with any effect
   std::vector<std::string> conditions;  // by type
   std::vector<std::string> objects;     // paths of other objects: "/apis/gpulet.io/v1alpha1/gpunodes/node-1"
+  std::vector<std::string> annotations{};  // these, whoever wrote them
 };
 
 // Removes what an agent keeps on its Node across restarts. What others have written stays. Needs get and

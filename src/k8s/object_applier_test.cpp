@@ -164,7 +164,8 @@ class NodeCleanupTest : public ApiTest {
                          .labels = {"gpulet.io/gpu-health"},
                          .taints = {"gpulet.io/gpu-fault"},
                          .conditions = {"GpuHealthy"},
-                         .objects = {kGpuNode}};
+                         .objects = {kGpuNode},
+                         .annotations = {"gpulet.io/reboot-required"}};
       cleanup_ = NodeCleanup::start_cleanup(loop_, client_config(), std::move(left), [this] { ++done_; },
                                             {.request_limit = 10s, .backoff = {1ms, 5ms}});
     });
@@ -198,7 +199,9 @@ TEST_F(NodeCleanupTest, RemovesTheAgentsLabelsTaintsAndConditions) {
   EXPECT_EQ(json::parse(all[1].body)["metadata"], (json{{"name", "node-1"}, {"uid", "u-1"}}))
       << "no label is wanted, of this very Node";
   EXPECT_EQ(json::parse(all[2].body),
-            (json{{"metadata", {{"labels", {{"gpulet.io/gpu-health", nullptr}}}}},
+            (json{{"metadata",
+                   {{"labels", {{"gpulet.io/gpu-health", nullptr}}},
+                    {"annotations", {{"gpulet.io/reboot-required", nullptr}}}}},
                   {"spec", {{"taints", {{{"$patch", "delete"}, {"key", "gpulet.io/gpu-fault"}}}}}}}));
   EXPECT_EQ(json::parse(all[3].body),
             (json{{"status", {{"conditions", {{{"$patch", "delete"}, {"type", "GpuHealthy"}}}}}}}));

@@ -67,14 +67,17 @@ Action action_for(const health::Fault& fault) {
 NeededRepair needed_repair(const HealthView& view, const DeviceUuid& gpu) {
   NeededRepair needed;
   for (const auto& device : view.devices) {
-    // A GPU that has left the node is not repaired by anything here.
-    if (device.scope.gpu != gpu || !device.gpu_index || is_allocatable(device.status.state)) continue;
+    if (device.scope.gpu != gpu || is_allocatable(device.status.state)) continue;
     for (const auto& fault : device.status.faults) {
       if (fault.fault_class == FaultClass::kCordoned && !fault.condition_met_at) needed.is_cordoned = true;
       if (fault.fault_class == FaultClass::kDriverAway || fault.fault_class == FaultClass::kSilent)
         needed.is_silent = true;
       const auto action = action_for(fault);
       if (action == Action::kNone) continue;
+      // A GPU that has left the node cannot be reset; that it has left does not ask for a reboot.
+      if (!device.gpu_index && (action != Action::kReboot || fault.fault_class == FaultClass::kLost))
+        continue;
+      if (fault.fault_class == FaultClass::kResetRequired) needed.is_reset_required = true;
       if (is_of_link(fault.fault_class)) needed.with_partners = true;
       if (action <= needed.action) continue;
       needed.action = action;
@@ -105,42 +108,66 @@ class RepairDecider {
     }
   }
 
-  std::optional<RepairDecision> decide_gpu(const inventory::Gpu& gpu) const {
-    const auto needed = needed_repair(node_.view, gpu.uuid);
+  std::optional<RepairDecision> decide_gpu(const DeviceUuid& gpu) const {
+    const auto needed = needed_repair(node_.view, gpu);
+    if (is_requested(gpu) && (needed.action != Action::kNone || !is_present(gpu)))
+      return decide_reboot(gpu, needed, reboot_reason(gpu, needed));
     if (needed.action == Action::kNone) return std::nullopt;
-    if (needed.action == Action::kReboot) return decide_reboot(gpu, needed, "no reset ends its fault");
-    if (!policy_.reset.enabled) return std::nullopt;
-    const auto known = node_.record.attempts.find(gpu.uuid);
-    const auto attempts = known == node_.record.attempts.end() ? 0u : known->second.count;
-    if (attempts >= policy_.reset.max_attempts) {
-      return decide_reboot(
-          gpu, needed,
-          std::to_string(attempts) + (attempts == 1 ? " reset" : " resets") + " did not repair it");
-    }
-    RepairDecision decision{.gpu = gpu.uuid, .fault = needed.fault};
-    decision.group = find_reset_group(node_.snapshot, gpu.uuid, needed.with_partners, known_links_);
-    decision.reason = wait_reason(needed, decision.group);
-    if (decision.reason.empty() && attempts != 0) {
-      const auto due =
-          known->second.last + std::chrono::duration_cast<WallTime::duration>(policy_.reset.cooldown);
-      // A clock that was set back makes no attempt newer than now.
-      if (known->second.last <= node_.now && due > node_.now) {
-        decision.reason = "the last reset is less than gpulet.repair.reset.cooldown ago";
-        decision.again = due;
-      }
-    }
+    if (needed.action == Action::kReboot) return decide_reboot(gpu, needed, reboot_reason(gpu, needed));
+    if (!policy_.reset.enabled || node_.snapshot.find(gpu) == nullptr) return std::nullopt;
+    if (attempts_of(gpu) >= policy_.reset.max_attempts)
+      return decide_reboot(gpu, needed, reboot_reason(gpu, needed));
+    RepairDecision decision{.gpu = gpu, .fault = needed.fault};
+    decision.group = find_reset_group(node_.snapshot, gpu, needed.with_partners, known_links_);
+    decision.reason = wait_reason(gpu, needed, decision.group);
+    if (decision.reason.empty() && is_cooling(decision.group))
+      decision.reason = "the last reset is less than gpulet.repair.reset.cooldown ago";
     if (decision.reason.empty()) decision.kind = Kind::kReset;
     return decision;
   }
 
  private:
-  std::optional<RepairDecision> decide_reboot(const inventory::Gpu& gpu, const NeededRepair& needed,
+  bool is_present(const DeviceUuid& gpu) const {
+    return std::ranges::any_of(node_.view.devices, [&](const DeviceView& device) {
+      return device.scope.gpu == gpu && device.scope.is_whole_gpu() && device.gpu_index;
+    });
+  }
+  // The reboot is requested for it, and has not come yet.
+  bool is_requested(const DeviceUuid& gpu) const {
+    const auto& last = node_.record.reboot;
+    return last && last->boot_id == node_.boot_id && std::ranges::count(last->gpus, gpu) != 0;
+  }
+  // Those that count. A clock that was set back keeps them.
+  std::size_t attempts_of(const DeviceUuid& gpu) const {
+    const auto known = node_.record.attempts.find(gpu);
+    if (known == node_.record.attempts.end()) return 0;
+    return static_cast<std::size_t>(
+        std::ranges::count_if(known->second, [&](WallTime at) { return node_.now - at <= kRepairWindow; }));
+  }
+  bool is_cooling(const ResetGroup& group) const {
+    const auto cooldown = std::chrono::duration_cast<WallTime::duration>(policy_.reset.cooldown);
+    return std::ranges::any_of(group.gpus, [&](const DeviceUuid& member) {
+      const auto known = node_.record.attempts.find(member);
+      // A clock that was set back makes no attempt newer than now.
+      return known != node_.record.attempts.end() && std::ranges::any_of(known->second, [&](WallTime at) {
+               return at <= node_.now && at + cooldown > node_.now;
+             });
+    });
+  }
+  std::string reboot_reason(const DeviceUuid& gpu, const NeededRepair& needed) const {
+    if (needed.action == Action::kNone) return "it has left the node since";
+    const auto attempts = attempts_of(gpu);
+    if (needed.action == Action::kReboot || attempts == 0) return "no reset ends its fault";
+    return std::to_string(attempts) + (attempts == 1 ? " reset" : " resets") + " did not repair it";
+  }
+
+  std::optional<RepairDecision> decide_reboot(const DeviceUuid& gpu, const NeededRepair& needed,
                                               const std::string& reason) const {
-    RepairDecision decision{.gpu = gpu.uuid, .fault = needed.fault, .reason = reason};
+    RepairDecision decision{.gpu = gpu, .fault = needed.fault, .reason = reason};
     const auto& last = node_.record.reboot;
     const bool is_rebooted = last && last->boot_id != node_.boot_id;
     if (!policy_.reboot_request.enabled) {
-      if (needed.action == Action::kReboot) return std::nullopt;
+      if (needed.action != Action::kReset) return std::nullopt;
       decision.kind = Kind::kGiveUp;
     } else if (is_rebooted) {
       decision.kind = Kind::kGiveUp;
@@ -152,14 +179,19 @@ class RepairDecider {
     return decision;
   }
 
-  std::string wait_reason(const NeededRepair& needed, const ResetGroup& group) const {
+  std::string wait_reason(const DeviceUuid& self, const NeededRepair& needed, const ResetGroup& group) const {
     if (needed.is_cordoned) return kCordonedReason;
     if (needed.is_silent) return "the driver does not answer for it";
     if (!node_.busy.empty()) return node_.busy;
     for (const auto& member : group.gpus) {
       const auto* gpu = node_.snapshot.find(member);
-      if (gpu == nullptr || gpu->unreadable)
+      // Its own answer that it needs a reset is no reason against one.
+      const bool asks_for_reset = gpu != nullptr && member == self && needed.is_reset_required &&
+                                  gpu->unreadable && gpu->unreadable->code() == Code::kResetRequired;
+      if (gpu == nullptr || (gpu->unreadable && !asks_for_reset)) {
+        if (member == self) return "it cannot be read";
         return gpu_name(node_.snapshot, member) + ", which is reset with it, cannot be read";
+      }
       if (std::ranges::count(node_.unmanaged_instances, member) != 0) {
         return "a reset destroys the MIG instances of " + gpu_name(node_.snapshot, member) +
                ", and no layout is set for it";
@@ -186,8 +218,14 @@ class RepairDecider {
 std::vector<RepairDecision> decide_repairs(const RepairInputs& node, const Policy& policy) {
   std::vector<RepairDecision> decisions;
   const RepairDecider decider(node, policy);
-  for (const auto& gpu : node.snapshot.gpus) {
-    if (gpu.uuid.empty()) continue;
+  std::vector<DeviceUuid> gpus;
+  const auto add = [&](const DeviceUuid& gpu) {
+    if (!gpu.empty() && std::ranges::count(gpus, gpu) == 0) gpus.push_back(gpu);
+  };
+  for (const auto& device : node.view.devices) add(device.scope.gpu);
+  // The request outlasts a GPU that is no longer known at all.
+  if (node.record.reboot) std::ranges::for_each(node.record.reboot->gpus, add);
+  for (const auto& gpu : gpus) {
     if (auto decision = decider.decide_gpu(gpu)) decisions.push_back(std::move(*decision));
   }
   return decisions;
@@ -207,11 +245,10 @@ std::string holding_reason(const ResetGroup& group, const DeviceUuid& gpu,
   return {};
 }
 
-void prune_record(Record& record, const HealthView& view, WallTime now, const std::string& boot_id) {
+void prune_record(Record& record, WallTime now, const std::string& boot_id) {
   const auto is_old = [&](WallTime at) { return now - at > kRepairWindow; };
-  std::erase_if(record.attempts, [&](const auto& entry) {
-    return is_old(entry.second.last) && needed_repair(view, entry.first).action == Action::kNone;
-  });
+  for (auto& [gpu, times] : record.attempts) std::erase_if(times, is_old);
+  std::erase_if(record.attempts, [](const auto& entry) { return entry.second.empty(); });
   if (record.reboot && record.reboot->boot_id != boot_id && is_old(record.reboot->since))
     record.reboot.reset();
 }

@@ -5,7 +5,7 @@
 // nothing holds it or its reset group (reset_group.h). After maxAttempts resets within the window, and at
 // once for a fault that only a reboot ends, the reboot of the node is requested, once per window. GpuRepairer
 // (agent/remediation/gpu_repairer.h) carries the decisions out. Whether the GPU returns is decided by its
-// evidence alone (health/state/device_status.h). Source: docs/repair.md. Pure: any thread.
+// evidence alone (health/state/device_status.h). Source: docs/remediation.md. Pure: any thread.
 #pragma once
 
 #include <map>
@@ -57,11 +57,12 @@ enum class Action { kNone, kReset, kReboot };
 Action action_for(const health::Fault& fault);
 
 struct NeededRepair {
-  Action action = Action::kNone;  // the strongest of the GPU and its MIG devices
-  bool with_partners = false;     // an NVLink or NVSwitch failed
-  std::string fault;              // the text of a fault with that action
-  bool is_cordoned = false;       // an operator works on it: left alone
-  bool is_silent = false;         // the driver does not answer for it: no reset
+  Action action = Action::kNone;   // the strongest of the GPU and its MIG devices
+  bool with_partners = false;      // an NVLink or NVSwitch failed
+  std::string fault;               // the text of a fault with that action
+  bool is_cordoned = false;        // an operator works on it: left alone
+  bool is_silent = false;          // the driver does not answer for it: no reset
+  bool is_reset_required = false;  // the driver answers for it that it needs a reset, and nothing else
 };
 NeededRepair needed_repair(const health::HealthView& view, const DeviceUuid& gpu);
 
@@ -88,12 +89,12 @@ struct RepairDecision {
   };
   DeviceUuid gpu;
   Kind kind = Kind::kWait;
-  std::string fault;                // "XID 95: …"
-  std::string reason{};             // of kWait and kGiveUp; of kReboot why not a reset
-  ResetGroup group{};               // of kReset and kWait
-  std::optional<WallTime> again{};  // of kWait: when a time ends it
+  std::string fault;     // "XID 95: …"
+  std::string reason{};  // of kWait and kGiveUp; of kReboot why not a reset
+  ResetGroup group{};    // of kReset and kWait
 };
-// One for each GPU that needs a repair which the policy enables, by index.
+// One for each GPU that needs a repair which the policy enables, in the view's order. Within its boot, a
+// request for a reboot ends only when its GPU is there and no longer needs a repair, or is cordoned.
 std::vector<RepairDecision> decide_repairs(const RepairInputs& node, const Policy& policy);
 
 // What holds a GPU. A Pod or claim holds its devices from allocation on, even without a process.
@@ -106,6 +107,6 @@ std::string holding_reason(const ResetGroup& group, const DeviceUuid& gpu,
                            const std::map<DeviceUuid, GpuUse>& uses, const inventory::Snapshot& snapshot);
 
 // Forgets attempts and requests that no longer count.
-void prune_record(Record& record, const health::HealthView& view, WallTime now, const std::string& boot_id);
+void prune_record(Record& record, WallTime now, const std::string& boot_id);
 
 }  // namespace gpulet::repair

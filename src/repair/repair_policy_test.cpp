@@ -118,18 +118,19 @@ TEST(RepairPolicy, WhenAGpuIsReset) {
       {"wait: a MIG layout", [](Case& c) { c.busy = "a MIG layout is being changed"; }},
       {"wait: a reset destroys the MIG instances of GPU 0", [](Case& c) { c.unmanaged = {test_uuid(0)}; }},
       {"reset", [](Case& c) { c.unmanaged = {test_uuid(1)}; }},
-      {"wait: GPU 0, which is reset with it, cannot be read",
+      {"wait: it cannot be read",
        [](Case& c) { c.snapshot.gpus[0].unreadable = Error(Code::kInternal, "no"); }},
-      {"reset", [](Case& c) { c.record.attempts[test_uuid(0)] = {1, kNow - minutes(5)}; }},
+      {"reset", [](Case& c) { c.record.attempts[test_uuid(0)] = {kNow - minutes(5)}; }},
       {"wait: the last reset is less than",
-       [](Case& c) { c.record.attempts[test_uuid(0)] = {1, kNow - minutes(5) + std::chrono::seconds(1)}; }},
+       [](Case& c) { c.record.attempts[test_uuid(0)] = {kNow - minutes(5) + std::chrono::seconds(1)}; }},
       {"reset",
-       [](Case& c) { c.record.attempts[test_uuid(0)] = {1, kNow + hours(3)}; }},  // the clock was set back
-      {"reset", [](Case& c) { c.record.attempts[test_uuid(1)] = {2, kNow}; }},
-      {"reboot: 2 resets did not repair it", [](Case& c) { c.record.attempts[test_uuid(0)] = {2, kNow}; }},
+       [](Case& c) { c.record.attempts[test_uuid(0)] = {kNow + hours(3)}; }},  // the clock was set back
+      {"reset", [](Case& c) { c.record.attempts[test_uuid(1)] = {kNow - minutes(20), kNow - minutes(10)}; }},
+      {"reboot: 2 resets did not repair it",
+       [](Case& c) { c.record.attempts[test_uuid(0)] = {kNow - minutes(20), kNow - minutes(10)}; }},
       {"give up: 2 resets did not repair it",
        [](Case& c) {
-         c.record.attempts[test_uuid(0)] = {2, kNow};
+         c.record.attempts[test_uuid(0)] = {kNow - minutes(20), kNow - minutes(10)};
          c.policy.reboot_request.enabled = false;
        }},
       {"reboot: no reset ends its fault",
@@ -224,21 +225,79 @@ TEST(RepairPolicy, WhatHoldsAGroup) {
 }
 
 TEST(RepairPolicy, AttemptsCountForADay) {
-  const auto view = test_view(2, {{0, {reset_fault()}}});
   Record record;
-  for (unsigned gpu : {0u, 1u}) record.attempts[test_uuid(gpu)] = {1, kNow};
-  record.reboot = Record::Reboot{"boot-0", kNow};
+  record.attempts[test_uuid(0)] = {kNow - hours(3), kNow};
+  record.attempts[test_uuid(1)] = {kNow - hours(3)};
+  record.reboot = Record::Reboot{"boot-0", kNow, {test_uuid(0)}};
   auto pruned = record;
-  prune_record(pruned, view, kNow + hours(24), kBoot);
+  prune_record(pruned, kNow + hours(21), kBoot);
   EXPECT_EQ(pruned, record);
-  prune_record(pruned, view, kNow + hours(25), kBoot);
-  EXPECT_EQ(pruned.attempts.size(), 1u) << "GPU 0 still has its fault";
-  EXPECT_TRUE(pruned.attempts.contains(test_uuid(0)));
-  EXPECT_FALSE(pruned.reboot);
+  prune_record(pruned, kNow + hours(22), kBoot);
+  EXPECT_EQ(pruned.attempts, (std::map<DeviceUuid, std::vector<WallTime>>{{test_uuid(0), {kNow}}}));
+  EXPECT_TRUE(pruned.reboot);
+  prune_record(pruned, kNow + hours(25), kBoot);
+  EXPECT_TRUE(pruned.is_empty());
   // A request that was not fulfilled yet is not forgotten.
   record.reboot->boot_id = kBoot;
-  prune_record(record, view, kNow + hours(25), kBoot);
+  prune_record(record, kNow + hours(25), kBoot);
   EXPECT_TRUE(record.reboot);
+  // Days ago: it is reset as if for the first time.
+  Case old;
+  old.record.attempts[test_uuid(0)] = {kNow - hours(72), kNow - hours(48)};
+  EXPECT_EQ(old.outcome(), "reset");
+  old.record.attempts[test_uuid(0)] = {kNow - hours(48), kNow - hours(1)};
+  EXPECT_EQ(old.outcome(), "reset");
+}
+
+TEST(RepairPolicy, ARequestOutlastsTheNameOfItsGpu) {
+  Case lost;
+  lost.view = test_view(8, {{0, {test_fault(FaultClass::kLost)}}});
+  EXPECT_EQ(lost.outcome(), "reboot: no reset ends its fault");
+  // The driver no longer lists it: alone, that asks for nothing, as a GPU may be taken away on purpose.
+  lost.view.devices[0].gpu_index.reset();
+  lost.snapshot.gpus.erase(lost.snapshot.gpus.begin());
+  EXPECT_EQ(lost.outcome(), "");
+  lost.record.reboot = Record::Reboot{kBoot, kNow - hours(30), {test_uuid(0)}};
+  EXPECT_EQ(lost.outcome(), "reboot: it has left the node since");
+  lost.view.devices.erase(lost.view.devices.begin());
+  EXPECT_EQ(lost.outcome(), "reboot: it has left the node since") << "nor when it is forgotten";
+  lost.record.reboot->boot_id = "boot-0";
+  EXPECT_EQ(lost.outcome(), "") << "the reboot has come";
+  // An XID that asks for a reboot does so wherever the GPU is.
+  Case fallen;
+  fallen.view = test_view(8, {{0, {test_fault(FaultClass::kXidReboot, {}, 79)}}});
+  fallen.view.devices[0].gpu_index.reset();
+  fallen.snapshot.gpus.erase(fallen.snapshot.gpus.begin());
+  EXPECT_EQ(fallen.outcome(), "reboot: no reset ends its fault");
+  // Present and healthy: it ends. Present and faulty: no further reset, though the attempts are old.
+  Case present;
+  present.record.reboot = Record::Reboot{kBoot, kNow - hours(30), {test_uuid(0)}};
+  present.record.attempts[test_uuid(0)] = {kNow - hours(30)};
+  EXPECT_TRUE(present.outcome().starts_with("reboot: ")) << present.outcome();
+  present.view = test_view(8, {});
+  EXPECT_EQ(present.outcome(), "");
+}
+
+// The whole group has the cooldown of any of its members.
+TEST(RepairPolicy, AGroupCoolsDownTogether) {
+  Case pair;
+  for (auto& gpu : pair.snapshot.gpus) gpu.compute_major = 7;
+  pair.snapshot.gpus[0].nvlinks = {{0, inventory::NvLinkRemote::kGpu, pair.snapshot.gpus[1].pci}};
+  EXPECT_EQ(pair.outcome(), "reset");
+  pair.record.attempts[test_uuid(1)] = {kNow - minutes(1)};
+  EXPECT_TRUE(pair.outcome().starts_with("wait: the last reset is less than")) << pair.outcome();
+  pair.record.attempts = {{test_uuid(2), {kNow - minutes(1)}}};
+  EXPECT_EQ(pair.outcome(), "reset");
+}
+
+TEST(RepairPolicy, AGpuThatAnswersOnlyThatItNeedsAResetGetsOne) {
+  Case one;
+  one.snapshot.gpus[0].unreadable = Error(Code::kResetRequired, "RESET_REQUIRED");
+  EXPECT_EQ(one.outcome(), "wait: it cannot be read") << "its fault is another";
+  one.view = test_view(8, {{0, {test_fault(FaultClass::kResetRequired)}}});
+  EXPECT_EQ(one.outcome(), "reset");
+  one.snapshot.gpus[0].unreadable = Error(Code::kInternal, "no");
+  EXPECT_EQ(one.outcome(), "wait: it cannot be read");
 }
 
 }  // namespace

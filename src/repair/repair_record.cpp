@@ -30,51 +30,80 @@ bool is_word(std::string_view word) {
          std::ranges::all_of(word, [](char c) { return c > ' ' && c < 0x7F; });
 }
 
+std::optional<std::vector<WallTime>> parse_times(std::string_view word) {
+  std::vector<WallTime> times;
+  for (const auto& one : text::split(word, ',')) {
+    const auto at = parse_time(one);
+    if (!at || times.size() >= kMaxRecordAttempts) return std::nullopt;
+    times.push_back(*at);
+  }
+  if (times.empty()) return std::nullopt;
+  return times;
+}
+
+std::optional<std::vector<DeviceUuid>> parse_gpus(std::string_view word) {
+  std::vector<DeviceUuid> gpus;
+  for (auto& gpu : text::split(word, ',')) {
+    if (!is_word(gpu) || gpus.size() >= kMaxRecordGpus) return std::nullopt;
+    gpus.emplace_back(std::move(gpu));
+  }
+  if (gpus.empty()) return std::nullopt;
+  return gpus;
+}
+
+std::string gpus_word(const std::vector<DeviceUuid>& gpus) {
+  std::string out;
+  for (const auto& gpu : gpus) out += (out.empty() ? "" : ",") + gpu.str();
+  return out;
+}
+
+bool add_attempts(const std::vector<std::string>& words, Record& record) {
+  if (words.size() != 3 || record.attempts.size() >= kMaxRecordGpus) return false;
+  const auto times = parse_times(words[2]);
+  return times && record.attempts.emplace(DeviceUuid(words[1]), *times).second;
+}
+
 // False for a line that is none of this file's.
 bool add_line(const std::vector<std::string>& words, Record& record) {
-  if (words.size() < 3 || !std::ranges::all_of(words, is_word)) return false;
+  if (words.size() < 3 || !is_word(words[1])) return false;
   const auto& kind = words[0];
-  const auto at = parse_time(words[kind == "gpu" && words.size() > 3 ? 3 : 2]);
-  if (!at) return false;
-  if (kind == "gpu" && words.size() == 4) {
-    const auto count = text::parse_unsigned(words[2]);
-    if (!count || *count > kMaxRecordAttempts || record.attempts.size() >= kMaxRecordGpus) return false;
-    return record.attempts.emplace(DeviceUuid(words[1]), Record::Attempts{static_cast<unsigned>(*count), *at})
-        .second;
+  if (kind == "gpu") return add_attempts(words, record);
+  if (words.size() != 4) return false;
+  const auto at = parse_time(words[2]);
+  const auto gpus = parse_gpus(words[3]);
+  if (!at || !gpus) return false;
+  if (kind == "resetting" && !record.resetting) {
+    record.resetting = Record::Reset{words[1], *at, *gpus};
+    return true;
   }
-  if (kind == "reboot" && words.size() == 3 && !record.reboot) {
-    record.reboot = Record::Reboot{words[1], *at};
+  if (kind == "reboot" && !record.reboot) {
+    record.reboot = Record::Reboot{words[1], *at, *gpus};
     return true;
   }
   return false;
 }
 
-bool add_reset(const std::vector<std::string>& words, Record& record) {
-  if (words.size() != 4 || record.resetting || !is_word(words[1])) return false;
-  const auto at = parse_time(words[2]);
-  if (!at) return false;
-  Record::Reset reset{words[1], *at, {}};
-  for (auto& gpu : text::split(words[3], ',')) {
-    if (!is_word(gpu) || reset.gpus.size() >= kMaxRecordGpus) return false;
-    reset.gpus.emplace_back(std::move(gpu));
-  }
-  if (reset.gpus.empty()) return false;
-  record.resetting = std::move(reset);
-  return true;
-}
-
 }  // namespace
+
+void Record::add_attempt(const DeviceUuid& gpu, WallTime at) {
+  auto& times = attempts[gpu];
+  times.push_back(at);
+  if (times.size() > kMaxRecordAttempts) times.erase(times.begin());
+}
 
 std::string format_record(const Record& record) {
   std::string out = std::string(kHead) + "\n";
-  if (const auto& reset = record.resetting) {
-    out += "resetting " + reset->boot_id + " " + time_text(reset->since) + " ";
-    for (std::size_t i = 0; i < reset->gpus.size(); ++i) out += (i == 0 ? "" : ",") + reset->gpus[i].str();
-    out += "\n";
+  if (const auto& reset = record.resetting)
+    out +=
+        "resetting " + reset->boot_id + " " + time_text(reset->since) + " " + gpus_word(reset->gpus) + "\n";
+  for (const auto& [gpu, times] : record.attempts) {
+    std::string list;
+    for (const auto at : times) list += (list.empty() ? "" : ",") + time_text(at);
+    out += "gpu " + gpu.str() + " " + list + "\n";
   }
-  for (const auto& [gpu, attempts] : record.attempts)
-    out += "gpu " + gpu.str() + " " + std::to_string(attempts.count) + " " + time_text(attempts.last) + "\n";
-  if (record.reboot) out += "reboot " + record.reboot->boot_id + " " + time_text(record.reboot->since) + "\n";
+  if (const auto& reboot = record.reboot)
+    out +=
+        "reboot " + reboot->boot_id + " " + time_text(reboot->since) + " " + gpus_word(reboot->gpus) + "\n";
   return out + "end\n";
 }
 
@@ -89,10 +118,9 @@ Result<Record> parse_record(std::string_view content) {
   Record record;
   for (std::size_t i = 1; i + 2 < lines.size(); ++i) {
     const auto words = text::split(lines[i], ' ');
-    const bool is_reset = !words.empty() && words[0] == "resetting";
-    if (!(is_reset ? add_reset(words, record) : add_line(words, record)))
+    if (!add_line(words, record))
       return wrong(i + 1,
-                   "is neither 'resetting BOOT TIME GPU,…', 'gpu GPU COUNT TIME' nor 'reboot BOOT TIME'");
+                   "is neither 'resetting BOOT TIME GPU,…', 'gpu GPU TIME,…' nor 'reboot BOOT TIME GPU,…'");
   }
   return record;
 }

@@ -4,12 +4,12 @@
 //
 //   gpulet-repair 1
 //   resetting 4c6f… 1763712000123 GPU-5a…,GPU-7c…
-//   gpu GPU-5a… 2 1763712000123
-//   reboot 4c6f… 1763712000123
+//   gpu GPU-5a… 1763712000123,1763712600456
+//   reboot 4c6f… 1763712000123 GPU-5a…
 //   end
 //
-// resetting, reboot: the boot id, when it began. gpu: attempts, the time of the last. Times are wall-clock
-// milliseconds since 1970.
+// resetting, reboot: the boot id, when it began, the GPUs. gpu: the times of its attempts, oldest first.
+// Times are wall-clock milliseconds since 1970.
 #pragma once
 
 #include <map>
@@ -24,9 +24,10 @@
 
 namespace gpulet::repair {
 
-inline constexpr std::size_t kMaxRecordBytes = 64u << 10;
+inline constexpr std::size_t kMaxRecordBytes = 512u << 10;
 inline constexpr std::size_t kMaxRecordGpus = 256;
-inline constexpr unsigned kMaxRecordAttempts = 1'000'000;
+// Of one GPU: as many as gpulet.repair.reset.maxAttempts may ask for. The newest are kept.
+inline constexpr std::size_t kMaxRecordAttempts = 100;
 
 struct Record {
   struct Reset {
@@ -35,21 +36,18 @@ struct Record {
     std::vector<DeviceUuid> gpus;
     friend bool operator==(const Reset&, const Reset&) = default;
   };
-  struct Attempts {
-    unsigned count = 0;
-    WallTime last{};
-    friend bool operator==(const Attempts&, const Attempts&) = default;
-  };
   struct Reboot {
     std::string boot_id;  // of the boot that is to end
     WallTime since{};
+    std::vector<DeviceUuid> gpus{};  // those with the faults
     friend bool operator==(const Reboot&, const Reboot&) = default;
   };
   std::optional<Reset> resetting;
-  std::map<DeviceUuid, Attempts> attempts;
-  std::optional<Reboot> reboot;  // the last request, fulfilled or not
+  std::map<DeviceUuid, std::vector<WallTime>> attempts;  // oldest first; none is empty
+  std::optional<Reboot> reboot;                          // the last request, fulfilled or not
   friend bool operator==(const Record&, const Record&) = default;
 
+  void add_attempt(const DeviceUuid& gpu, WallTime at);
   bool is_empty() const { return !resetting && attempts.empty() && !reboot; }
 };
 

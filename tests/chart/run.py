@@ -423,6 +423,20 @@ def check_writes_are_bound_to_the_own_node():
     assert not [name for name in Rendered({"rbac": {"admissionPolicies": False}}).names() if name.startswith("ValidatingAdmission")]
 
 
+def check_the_annotation_of_a_reboot_request_can_be_written():
+    """Only while reboots are requested; what the schema allows to be null may be."""
+    key = "example.com/reboot-needed"
+
+    def is_allowed(repair):
+        return f'["{key}"]' in json.dumps(Rendered({"gpulet": {"repair": repair}}).one("ValidatingAdmissionPolicy", "gpulet-own-node")).replace('\\"', '"')
+    assert is_allowed({"rebootRequest": {"enabled": True, "annotation": key}})
+    for repair in (None, {"rebootRequest": None}, {"rebootRequest": {"enabled": True, "annotation": None}}, {"rebootRequest": {"annotation": key}},
+                   {"rebootRequest": {"enabled": False, "annotation": key}}):
+        assert not is_allowed(repair), repair
+        text = json.dumps({"version": "v1", "gpulet": {"repair": repair}})
+        assert key not in json.dumps(Rendered({"config": {"map": {"default": text}}}).one("ValidatingAdmissionPolicy", "gpulet-own-node")), repair
+
+
 def check_the_startup_taint_can_be_removed():
     """The agent is there before the taint is gone, and may remove it, whatever its prefix; without one nothing differs."""
     key, other = "startup-taint.cluster-autoscaler.kubernetes.io/gpulet", "gpulet.io/not-ready"

@@ -19,6 +19,10 @@ namespace {
 constexpr std::size_t kMaxResetOutput = 64u << 10;
 constexpr std::size_t kMaxFailureText = 512;
 
+bool lists_no_processes(const Error& error) {
+  return error.code() == Code::kUnsupported || error.code() == Code::kResetRequired;
+}
+
 std::string read_output(int file) {
   std::string output(kMaxResetOutput, '\0');
   const auto got = ::pread(file, output.data(), output.size(), 0);
@@ -67,17 +71,17 @@ Status reset_gpus(const std::string& driver_root, const std::vector<DeviceUuid>&
   }
   if (exit->succeeded()) return {};
   const auto why = reset_failure(read_output(output.get()));
-  return fail(Code::kUnavailable,
+  return fail(Code::kFailedPrecondition,
               "nvidia-smi: " + (why.empty() ? exit->exit_text() : why + " (" + exit->exit_text() + ")"));
 }
 
 Result<std::vector<mig::DeviceHolder>> read_gpu_holders(const nvml::Session& session, unsigned index,
                                                         const DeviceUuid& gpu, unsigned minor,
                                                         const std::string& proc_root) {
-  GPULET_TRY_ASSIGN(const auto device, find_gpu_at(session, index, gpu));
   auto holders = mig::find_device_holders(minor, proc_root);
-  const auto processes = nvml::Usage(session, device).process_memory();
-  if (!processes && processes.error().code() != Code::kUnsupported) return fail(processes.error());
+  const auto device = find_gpu_at(session, index, gpu);
+  const auto processes = device ? nvml::Usage(session, *device).process_memory() : fail(device.error());
+  if (!processes && !lists_no_processes(processes.error())) return fail(processes.error());
   for (const auto& one : processes ? *processes : std::vector<nvml::ProcessMemory>()) {
     if (std::ranges::count(holders, one.process.pid, &mig::DeviceHolder::pid) == 0)
       holders.push_back({one.process.pid, mig::process_text(one.process.pid, proc_root)});

@@ -16,8 +16,8 @@ namespace gpulet::agent {
 inline constexpr std::string_view kResetProgram = "nvidia-smi";
 
 // `nvidia-smi --gpu-reset -i UUID,UUID` of the driver root. It is refused while any client has one of the
-// GPUs open, this process too. A program that does not end in time is killed. Errors: kNotFound,
-// kPermissionDenied without the program; kUnavailable with what it printed; kDeadlineExceeded after `limit`.
+// GPUs open, this process too. A program that does not end in time is killed. Errors: kFailedPrecondition
+// with what it printed; kDeadlineExceeded after `limit`; kNotFound, kPermissionDenied, kIo: it did not start.
 // Source: nvidia-smi(1), --gpu-reset.
 Status reset_gpus(const std::string& driver_root, const std::vector<DeviceUuid>& gpus, Duration limit);
 
@@ -26,8 +26,8 @@ std::string reset_failure(const std::string& output);
 
 // The processes that use the GPU with that NVML index: those with a compute, MPS or graphics context, and
 // those that have its device node open without one (mig/device_holders.h); by pid. A driver that lists no
-// processes counts as one without any, and refuses the reset itself. Errors: kNotFound where another GPU has
-// the index; those of nvml::Usage::process_memory() but kUnsupported.
+// processes, and a GPU that answers only that it needs a reset, count as without any context: nvidia-smi
+// refuses the reset itself. Errors: kNotFound where another GPU has the index; the driver's others.
 Result<std::vector<mig::DeviceHolder>> read_gpu_holders(const nvml::Session& session, unsigned index,
                                                         const DeviceUuid& gpu, unsigned minor,
                                                         const std::string& proc_root = "/proc");

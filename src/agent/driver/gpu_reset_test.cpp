@@ -54,8 +54,17 @@ TEST_F(GpuResetTest, SaysWhyItFailed) {
   install_program("echo 'GPU 1 could not be reset: in use'\nexit 19\n");
   const auto failed = reset();
   ASSERT_FALSE(failed);
-  EXPECT_EQ(failed.error().code(), Code::kUnavailable);
+  EXPECT_EQ(failed.error().code(), Code::kFailedPrecondition);
   EXPECT_EQ(failed.error().message(), "nvidia-smi: GPU 1 could not be reset: in use (exit code 19)");
+}
+
+TEST_F(GpuResetTest, AProgramThatCannotStartIsNoRefusal) {
+  install_program("exit 0\n");
+  ASSERT_EQ(::chmod((root_ + "/usr/bin/nvidia-smi").c_str(), 0644), 0);
+  const auto failed = reset();
+  ASSERT_FALSE(failed);
+  EXPECT_TRUE(failed.error().code() == Code::kPermissionDenied || failed.error().code() == Code::kNotFound)
+      << failed.error().full_message();
 }
 
 TEST_F(GpuResetTest, EndsAProgramThatHangs) {

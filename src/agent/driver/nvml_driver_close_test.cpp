@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "agent/driver/nvml_driver.h"
 #include "nvml/test_loop_thread.h"
@@ -217,6 +218,39 @@ TEST_F(NvmlDriverCloseTest, WorkAloneNeedsAnOpenDriver) {
   EXPECT_EQ(called.error().message(), "the driver is released");
   EXPECT_EQ(called.error().code(), Code::kUnavailable);
   EXPECT_FALSE(is_held());
+}
+
+// As nvidia-smi's reset, which the driver would refuse.
+TEST_F(NvmlDriverCloseTest, WorkWithoutASessionIsNotRunWhileACallHoldsOne) {
+  ASSERT_TRUE(open_and_wait());
+  const auto snapshot = read_and_wait();
+  ASSERT_TRUE(snapshot);
+  auto held = thread_.await<Result<NvmlDriver::SessionPtr>>([&](auto done) {
+    driver_->run_on_gpu<NvmlDriver::SessionPtr>(
+        snapshot->gpus[0].uuid, "holding", kLimit,
+        [](const NvmlDriver::SessionPtr& session, unsigned) { return session; }, done);
+  });
+  ASSERT_TRUE(held && *held);
+  std::atomic<int> runs = 0;
+  const auto run_closed = [&] {
+    return thread_
+        .await<Result<bool>>([&](auto done) {
+          driver_->run_closed<bool>(
+              "working", kLimit,
+              [&]() -> Result<bool> {
+                ++runs;
+                return true;
+              },
+              done);
+        })
+        .value_or(fail(Code::kInternal, "run_closed() never returned"));
+  };
+  EXPECT_EQ(run_closed().error().code(), Code::kUnavailable);
+  EXPECT_EQ(runs, 0);
+  held.reset();
+  const auto done = run_closed();
+  EXPECT_TRUE(done) << done.error().full_message();
+  EXPECT_EQ(runs, 1);
 }
 
 TEST_F(NvmlDriverCloseTest, AMissingDriverAfterWorkAloneIsReported) {

@@ -149,9 +149,10 @@ void SessionHolder::run_next_alone() {
       std::move(call),
       [old = std::exchange(session_, nullptr), options = options_, work = std::move(work), is_last,
        with_session = alone.with_session]() mutable -> Result<SessionPtr> {
-        nvml::Session::shut_down(std::exchange(old, nullptr), kCloseGrace);
+        const bool is_closed = nvml::Session::shut_down(std::exchange(old, nullptr), kCloseGrace);
         if (!with_session) {
-          work(SessionPtr());
+          work(is_closed ? Result<SessionPtr>(nullptr)
+                         : fail(Code::kUnavailable, "a call that has not returned still holds the driver"));
         } else {
           auto alone_session = open_driver(options);
           work(alone_session);

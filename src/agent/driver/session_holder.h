@@ -84,13 +84,16 @@ class SessionHolder {
                    returned && *result ? done(std::move(**result)) : done(fail(session.error()));
                  }});
   }
-  // The same with no session at all, for another program that the driver serves alone.
+  // The same with no session at all, for another program that the driver serves alone: while a call that
+  // hangs keeps a session, `work` is not run, and the error is kUnavailable.
   template <class T>
   void run_closed(nvml::Call call, std::function<void()> begin, std::function<Result<T>()> work,
                   std::function<void(Result<T>)> done) {
     auto result = std::make_shared<std::optional<Result<T>>>();
     start_alone({std::move(call), std::move(begin),
-                 [result, work = std::move(work)](const Result<SessionPtr>&) { result->emplace(work()); },
+                 [result, work = std::move(work)](const Result<SessionPtr>& none) {
+                   result->emplace(none ? work() : Result<T>(fail(none.error())));
+                 },
                  [result, done = std::move(done)](const Status& session, bool returned) {
                    returned && *result ? done(std::move(**result)) : done(fail(session.error()));
                  },

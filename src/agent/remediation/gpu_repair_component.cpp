@@ -1,6 +1,7 @@
 // Joins GpuRepairer to the node: `gpulet.repair`.
 #include <utility>
 
+#include "agent/driver/driver_rights.h"
 #include "agent/driver/gpu_reset.h"
 #include "agent/mig/mig_manager.h"
 #include "agent/node/components.h"
@@ -26,6 +27,7 @@ class GpuRepairComponent final : public Component {
     start_repairer();
   }
   void apply_config() override {
+    rights_generation_.reset();
     if (state_dir_ != node_.config.gpulet.state_dir) stop_repairer();
     start_repairer();
     update_soon();
@@ -42,10 +44,12 @@ class GpuRepairComponent final : public Component {
   }
 
  private:
-  // Nothing is read or written before it is enabled for the first time.
+  // While it is disabled, only what an earlier agent left is ended: a request for a reboot, a reset.
   void start_repairer() {
     if (!is_started_ || repairer_ || node_.devices->agent() == nullptr) return;
-    if (!node_.config.gpulet.repair.is_enabled()) return;
+    const bool is_enabled = node_.config.gpulet.repair.is_enabled();
+    if (!is_enabled && is_leftover_read_) return;
+    is_leftover_read_ = true;
     state_dir_ = node_.config.gpulet.state_dir;
     const auto path = state_dir_.empty() ? std::string() : repair::record_path(state_dir_);
     auto record = path.empty() ? Result<repair::Record>(repair::Record{}) : repair::read_record(path);
@@ -53,17 +57,26 @@ class GpuRepairComponent final : public Component {
       log::warning("cannot read the record of repairs; starting without it", record.error());
       record = repair::Record{};
     }
+    if (interrupted_) record->resetting = std::exchange(interrupted_, std::nullopt);
+    if (!is_enabled && !record->reboot && !record->resetting) {
+      node_.devices->set_withdrawn(Devices::WithdrawnFor::kReset, {});
+      return;
+    }
     store_.emplace(node_.loop, path);
     requester_.emplace(node_.loop, node_.client_config, record->reboot.has_value());
-    repairer_.emplace(make_repair_ports(), std::move(*record));
+    if (!record->resetting) node_.devices->set_withdrawn(Devices::WithdrawnFor::kReset, {});
+    repairer_.emplace(make_repair_ports(), std::move(*record), node_.config.gpulet.repair.reset.timeout);
     update_soon();
   }
   void stop_repairer() {
     if (!repairer_) return;
+    // nvidia-smi may still run: the next repairer ends the withdrawal.
+    is_leftover_read_ = false;
+    if (repairer_->is_resetting()) interrupted_ = repairer_->record().resetting;
     repairer_.reset();
     requester_.reset();
     store_.reset();
-    node_.devices->set_withdrawn(Devices::WithdrawnFor::kReset, {});
+    if (!interrupted_) node_.devices->set_withdrawn(Devices::WithdrawnFor::kReset, {});
     node_.devices->resume_mps_after_reset();
   }
 
@@ -88,6 +101,10 @@ class GpuRepairComponent final : public Component {
         .max_unhealthy_gpus_percent = node_.config.gpulet.faults.eviction.max_unhealthy_gpus_percent,
         .busy = {}};
     if (!state.view || !state.snapshot) return std::nullopt;
+    if (state.policy.reset.enabled) {
+      state.busy = missing_reset_right(*state.snapshot);
+      if (node_.config.gpulet.state_dir.empty()) state.busy = "gpulet.stateDir is empty";
+    }
     if (!status.driver_answers || state.view->release) state.busy = "the driver is not available";
     if (node_.is_mig_busy && node_.is_mig_busy()) state.busy = "a MIG layout is being changed";
     const auto targets = mig_targets(*state.snapshot, node_.config, node_.labels);
@@ -96,6 +113,20 @@ class GpuRepairComponent final : public Component {
         state.unmanaged_instances.push_back(gpu.uuid);
     }
     return state;
+  }
+
+  // Read once for each snapshot: a few file operations.
+  std::string missing_reset_right(const inventory::Snapshot& snapshot) const {
+    if (rights_generation_ == snapshot.generation) return reset_refusal_;
+    rights_generation_ = snapshot.generation;
+    reset_refusal_.clear();
+    const auto missing =
+        missing_rights(collect_rights_evidence(node_.config, snapshot), node_.config, snapshot, false);
+    for (const auto& one : missing) {
+      if (one.right == DriverRight::kReset || one.right == DriverRight::kResetProgram)
+        reset_refusal_ = one.message();
+    }
+    return reset_refusal_;
   }
 
   void read_processes(std::vector<DeviceUuid> gpus,
@@ -168,8 +199,11 @@ class GpuRepairComponent final : public Component {
   }
 
   Node& node_;
-  bool is_started_ = false, is_update_posted_ = false;
+  bool is_started_ = false, is_update_posted_ = false, is_leftover_read_ = false;
+  mutable std::optional<std::uint64_t> rights_generation_;  // of the snapshot for which the next one holds
+  mutable std::string reset_refusal_;
   std::string state_dir_;
+  std::optional<repair::Record::Reset> interrupted_;  // while there is no repairer
   std::optional<RepairRecordStore> store_;
   std::optional<RebootRequester> requester_;
   std::optional<GpuRepairer> repairer_;  // goes first: it uses those above

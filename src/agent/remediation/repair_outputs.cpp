@@ -53,8 +53,8 @@ RebootRequester::RebootRequester(Loop& loop, std::optional<k8s::ClientConfig> ac
 void RebootRequester::set_request(const repair::RebootRequestPolicy& policy,
                                   const std::optional<std::string>& text) {
   set_condition(policy.enabled && policy.condition, text);
-  // Removed even if this agent has not set it.
-  if (std::exchange(is_leftover_, false)) {
+  // Removed even if this agent has not set it; with a request that still stands, it is set again.
+  if (std::exchange(is_leftover_, false) && !text) {
     annotation_ = policy.annotation;
     sentinel_ = policy.sentinel_file;
   }
@@ -90,7 +90,7 @@ void RebootRequester::set_sentinel(const std::string& path, const std::string& t
     if (content && content->starts_with(kSentinelHead)) ::unlink(sentinel_.c_str());
   }
   sentinel_ = path;
-  // Whoever asks for a reboot too keeps the own file.
+  // The file of someone else who asks for a reboot too is not overwritten.
   if (path.empty() || ::access(path.c_str(), F_OK) == 0) return;
   const auto written = write_file_atomic(path, std::string(kSentinelHead) + "\n" + text + "\n");
   const std::string error = written ? "" : written.error().full_message();

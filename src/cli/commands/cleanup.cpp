@@ -20,6 +20,7 @@
 #include "agent/node/succession.h"
 #include "agent/observe/usage_store.h"
 #include "agent/power/power_restore.h"
+#include "agent/remediation/repair_outputs.h"
 #include "base/dead_socket.h"
 #include "base/dns_name.h"
 #include "base/file.h"
@@ -47,6 +48,8 @@
 
 namespace gpulet::cli {
 namespace {
+
+constexpr std::size_t kMostRequestBytes = 64u << 10;
 
 std::vector<std::string> list_directory(const std::string& directory) {
   std::vector<std::string> names;
@@ -93,6 +96,12 @@ void remove_limit_records(const std::string& directory, RemovedFiles& removed) {
   }
 }
 
+// Not the file of another program that asks for a reboot.
+void remove_reboot_request(const std::string& path, RemovedFiles& removed) {
+  const auto content = read_file(path, kMostRequestBytes);
+  if (content && content->starts_with(agent::kSentinelHead)) remove_file(path, removed);
+}
+
 }  // namespace
 
 RemovedFiles remove_node_files(const NodeDirectories& directories) {
@@ -108,6 +117,7 @@ RemovedFiles remove_node_files(const NodeDirectories& directories) {
       remove_file(directories.run_dir + "/" + name, removed);
     remove_limit_records(directories.run_dir + "/limits", removed);
   }
+  if (!directories.run_dir.empty()) remove_reboot_request(directories.run_dir + "/reboot-required", removed);
   if (!directories.state_dir.empty()) {
     for (const auto& name : {std::string(agent::kHealthStateFile), std::string(agent::kUsageFile),
                              std::string(agent::kUsageFile) + agent::kBrokenUsageSuffix})
@@ -144,7 +154,8 @@ k8s::NodeLeftovers node_traces(const std::string& node, bool gpu_node) {
                             .labels = {health::kHealthLabel, agent::kMigStateLabel},
                             .taints = {health::kFaultTaint},
                             .conditions = {health::kCondition, repair::kRebootCondition},
-                            .objects = {}};
+                            .objects = {},
+                            .annotations = {repair::RebootRequestPolicy().annotation}};
   if (gpu_node) traces.objects = {scheduler::kGpuNodesPath + ("/" + node)};
   return traces;
 }

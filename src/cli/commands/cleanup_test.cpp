@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "agent/health/operator_interface.h"
+#include "agent/remediation/repair_outputs.h"
 #include "base/file.h"
 #include "base/process.h"
 #include "cdi/spec_files.h"
@@ -149,6 +150,8 @@ TEST_F(FileCleanupTest, RemovesEverythingOfAnAgent) {
                            "run/health.json", "run/agent.sock", "run/limits/agent.sock"})
     put_file(path);
   put_file("run/limits/" + std::string(64, 'a') + ".json");
+  ASSERT_TRUE(
+      write_file_atomic(root_ + "/run/reboot-required", std::string(agent::kSentinelHead) + "\nGPU 3\n"));
   ASSERT_TRUE(ProcessLock::acquire_lock(agent::presence_path(directories_.state_dir)));
   {
     const auto dead = bind_unix_socket(directories_.device_plugin_dir + "/nvidia-gpu.sock");
@@ -161,7 +164,7 @@ TEST_F(FileCleanupTest, RemovesEverythingOfAnAgent) {
 
   const auto removed = remove_node_files(directories_);
   EXPECT_THAT(removed.errors, IsEmpty());
-  EXPECT_EQ(removed.paths.size(), 18u);
+  EXPECT_EQ(removed.paths.size(), 19u);
   EXPECT_EQ(removed.paths.back(), agent::presence_path(directories_.state_dir))
       << "the lock keeps an agent away until then";
   EXPECT_THAT(remaining_files(), IsEmpty());
@@ -178,6 +181,7 @@ TEST_F(FileCleanupTest, KeepsFilesOfOthers) {
   put_file("cdi/other.json");
   put_file("lib/notes");
   put_file("run/other.sock");
+  put_file("run/reboot-required");  // another program asks for a reboot
   put_file("run/limits/notes.json");
   put_file("plugins/kubelet_internal_checkpoint");
   const auto served = bind_unix_socket(directories_.device_plugin_dir + "/nvidia-gpu.sock");
@@ -193,8 +197,9 @@ TEST_F(FileCleanupTest, KeepsFilesOfOthers) {
   EXPECT_THAT(removed.paths, ElementsAre(root_ + "/cdi/vendor.com-gds.json"));
   EXPECT_THAT(remaining_files(),
               UnorderedElementsAre("cdi/vendor.com-gpu.json", "cdi/other.json", "lib/notes", "run/other.sock",
-                                   "run/limits/notes.json", "plugins/kubelet_internal_checkpoint",
-                                   "plugins/nvidia-gpu.sock", "registry/gpu.nvidia.com-reg.sock"));
+                                   "run/reboot-required", "run/limits/notes.json",
+                                   "plugins/kubelet_internal_checkpoint", "plugins/nvidia-gpu.sock",
+                                   "registry/gpu.nvidia.com-reg.sock"));
 }
 
 TEST_F(FileCleanupTest, CreatesNoMissingDirectories) {

@@ -131,8 +131,11 @@ ConfigMap is looked up, which `helm template` cannot do; its content is then unk
 {{- define "gpulet.rebootAnnotations" -}}
 {{- $keys := list -}}
 {{- range $key, $config := include "gpulet.configs" . | fromJson -}}
-{{- with dig "repair" "rebootRequest" "annotation" "" ($config.gpulet | default dict) -}}
-{{- if not (hasPrefix "gpulet.io/" .) }}{{ $keys = append $keys . }}{{ end -}}
+{{- $own := $config.gpulet | default dict -}}
+{{- $repair := $own.repair | default dict -}}
+{{- $request := $repair.rebootRequest | default dict -}}
+{{- if eq (toString $request.enabled) "true" -}}
+{{- with $request.annotation }}{{ if not (hasPrefix "gpulet.io/" .) }}{{ $keys = append $keys . }}{{ end }}{{ end -}}
 {{- end -}}
 {{- end -}}
 {{- uniq $keys | toJson -}}

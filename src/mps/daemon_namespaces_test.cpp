@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -85,6 +86,8 @@ void break_help(const NamespaceNode& node) {
 
 // What a client reads until its connection ends.
 std::string words_until_the_end(const sim::mps::AttachedClient& client) {
+  const timeval limit{10, 0};
+  EXPECT_EQ(::setsockopt(client.connection.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
   std::string text;
   char byte = 0;
   while (::recv(client.connection.get(), &byte, 1, 0) == 1 && byte != '\n') text += byte;
@@ -334,15 +337,17 @@ TEST(MpsNamespaceDaemon, ANamespaceThatFailsEndsNoWork) {
   const auto pid = node.pid();
   auto bad = node.make_shares();
   bad.namespaces.push_back({"Refused", bad.devices[0].uuid, {10, 4096}});
+  node.history.clear();
   daemon->update_spec(bad);
   ASSERT_TRUE(node.wait_until([&] { return !daemon->daemon_health().healthy; }));
   EXPECT_THAT(daemon->daemon_health().reason, HasSubstr("no namespace 'Refused'"));
   EXPECT_THAT(node.set(*daemon, "Refused", {20, 4096}), HasSubstr("no namespace 'Refused'"));
   EXPECT_EQ(node.set(*daemon, "gpu0_0", {20, 4096}), "") << "of another caller";
-  node.history.clear();
+  // Several checks later.
+  for (const unsigned threads : {30u, 40u, 50u}) EXPECT_EQ(node.set(*daemon, "gpu0_1", {threads, 20389}), "");
+  EXPECT_EQ(node.history.size(), 1u) << "it does not seem healthy in between";
   daemon->update_spec(node.make_shares());
   ASSERT_TRUE(node.wait_until([&] { return daemon->daemon_health().healthy; }));
-  EXPECT_EQ(node.history.size(), 1u) << "not healthy in between";
   EXPECT_EQ(node.pid(), pid);
   node.stop(*daemon);
 }

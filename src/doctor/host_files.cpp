@@ -406,19 +406,18 @@ Result<CdiSpecs> read_cdi_specs(const HostTrees& trees, const std::string& agent
   return specs;
 }
 
-Result<std::vector<std::pair<std::string, std::string>>> find_mps_pipes(const std::string& root) {
-  std::vector<std::pair<std::string, std::string>> pipes;
+Result<std::vector<std::string>> find_mps_daemons(const std::string& root) {
+  std::vector<std::string> names;
   std::error_code error;
   std::filesystem::recursive_directory_iterator entry(root, error), end;
   for (; !error && entry != end; entry.increment(error)) {
     if (entry.depth() >= kMpsDepth) entry.disable_recursion_pending();
     if (entry->path().filename() != ".started") continue;
-    const auto directory = entry->path().parent_path();
-    pipes.emplace_back(directory.lexically_relative(root).string(), (directory / "pipe").string());
+    names.push_back(entry->path().parent_path().lexically_relative(root).string());
   }
   if (error && error.value() != ENOENT) return fail(errno_error("cannot be traversed", error.value(), root));
-  std::ranges::sort(pipes);
-  return pipes;
+  std::ranges::sort(names);
+  return names;
 }
 
 std::vector<ArchiveFile> collect_raw_files(const HostTrees& trees, const std::string& device_plugins,

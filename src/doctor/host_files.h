@@ -41,8 +41,8 @@ Result<Engines> read_engines(const HostTrees& trees, bool inside,
 // judged.
 Result<CdiSpecs> read_cdi_specs(const HostTrees& trees, const std::string& agent_directory,
                                 bool host_files_visible);
-// Name and pipe directory of each started daemon; none if the root does not exist.
-Result<std::vector<std::pair<std::string, std::string>>> find_mps_pipes(const std::string& root);
+// The name of each started daemon; none if the root does not exist.
+Result<std::vector<std::string>> find_mps_daemons(const std::string& root);
 // `settings`: files of container engines, as paths on the host.
 std::vector<ArchiveFile> collect_raw_files(const HostTrees& trees, const std::string& device_plugins,
                                            const std::set<std::string>& settings);

@@ -454,30 +454,32 @@ KubeletFacts probe_kubelet(Prober& prober, const ProbeTargets& targets, const Ho
 
 Result<std::vector<MpsDaemon>> probe_mps_daemons(Prober& prober, const HostTrees& trees,
                                                  const std::string& root) {
-  using Pipes = std::vector<std::pair<std::string, std::string>>;
-  GPULET_TRY_ASSIGN(const auto pipes,
-                    prober.run_on_thread<Pipes>("the MPS root", [path = path_below(trees.host, root)] {
-                      return find_mps_pipes(path);
+  using Names = std::vector<std::string>;
+  GPULET_TRY_ASSIGN(const auto names,
+                    prober.run_on_thread<Names>("the MPS root", [path = path_below(trees.host, root)] {
+                      return find_mps_daemons(path);
                     }));
   std::vector<MpsDaemon> daemons;
-  if (pipes.empty()) return daemons;
+  if (names.empty()) return daemons;
   const auto mps_root = path_below(trees.host, root);
   const auto found = mps::find_control_program(trees.driver, mps_root, root, mps::shm_directory(mps_root));
-  for (const auto& [name, pipe] : pipes) {
+  for (const auto& name : names) {
     MpsDaemon daemon{.name = name, .error = {}};
-    const auto connected = connect_unix_socket(pipe + "/control");
+    const auto former = mps::read_former_daemon(mps_root, name);
+    const unsigned protocol = former ? former->protocol : mps::DaemonSpec{}.protocol;
+    const auto connected = connect_unix_socket(mps::pipe_directory(mps_root, name, protocol) + "/control");
     if (!connected) daemon.error = connected.error();
     if (connected && found) {
       std::unique_ptr<mps::ProgramCall> call;
-      const auto former = mps::read_former_daemon(mps_root, name);
-      const bool has_namespaces = former && former->protocol == mps::kProtocolWithNamespaces;
+      const bool has_namespaces = protocol == mps::kProtocolWithNamespaces;
       const auto response =
           prober.run_on_loop<std::string>("the daemon", kMpsTimeout + kProbeTimeout, [&](auto done) {
             auto started = mps::ProgramCall::start_call(
                 prober.loop(),
                 {.program = found->program,
                  .arguments = has_namespaces ? mps::server_status_arguments() : mps::Arguments(),
-                 .environment = {"CUDA_MPS_PIPE_DIRECTORY=" + mps::pipe_directory(found->root, name)},
+                 .environment = {"CUDA_MPS_PIPE_DIRECTORY=" +
+                                 mps::pipe_directory(found->root, name, protocol)},
                  .input = has_namespaces ? std::string() : std::string(mps::kThreadPercentageCommand)},
                 kMpsTimeout, done);
             if (!started) return done(fail(started.error()));

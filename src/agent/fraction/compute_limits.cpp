@@ -69,7 +69,7 @@ void ComputeLimits::hold_compute(const ContainerLimits& container, Duration with
   waiting.settings = std::move(*settings);
   waiting.done = std::move(done);
   waiting.deadline = ports_.loop.after(within, [this, id] {
-    answer_waiting(id, fail(Code::kDeadlineExceeded, "the MPS control daemon has not set the limit in time"));
+    finish_waiting(id, fail(Code::kDeadlineExceeded, "the MPS control daemon has not set the limit in time"));
   });
   set_next(id, 0);
 }
@@ -77,17 +77,17 @@ void ComputeLimits::hold_compute(const ContainerLimits& container, Duration with
 void ComputeLimits::set_next(std::uint64_t id, std::size_t index) {
   const auto found = waiting_.find(id);
   if (found == waiting_.end()) return;
-  if (index == found->second.settings.size()) return answer_waiting(id, {});
+  if (index == found->second.settings.size()) return finish_waiting(id, {});
   const auto setting = found->second.settings[index];
   ports_.set_namespace(setting,
                        [this, id, index, name = setting.name, alive = lifetime_.watch()](const Status& set) {
                          if (!alive) return;
                          if (set) return set_next(id, index + 1);
-                         answer_waiting(id, fail(set.error().with_context("MPS namespace " + name)));
+                         finish_waiting(id, fail(set.error().with_context("MPS namespace " + name)));
                        });
 }
 
-void ComputeLimits::answer_waiting(std::uint64_t id, const Status& status) {
+void ComputeLimits::finish_waiting(std::uint64_t id, const Status& status) {
   const auto found = waiting_.find(id);
   if (found == waiting_.end()) return;
   const auto result = status;

@@ -59,7 +59,7 @@ class ComputeLimits {
     Subscription deadline;
   };
   void set_next(std::uint64_t id, std::size_t index);
-  void answer_waiting(std::uint64_t id, const Status& status);
+  void finish_waiting(std::uint64_t id, const Status& status);
 
   ComputePorts ports_;
   std::map<std::uint64_t, Waiting> waiting_;

@@ -13,7 +13,7 @@
 namespace gpulet::agent {
 namespace {
 
-// While gpulet.faults.podEvents asks for Events about Pods that hold a GPU.
+// While gpulet.faults asks for Events about Pods that hold a GPU, or for the eviction of these.
 class CutOffPodsComponent final : public Component {
  public:
   CutOffPodsComponent(Node& node, RemediationComponent& remediation)
@@ -21,7 +21,7 @@ class CutOffPodsComponent final : public Component {
 
   void start() override { apply_config(); }
   void apply_config() override {
-    const bool wanted = node_.client_config && node_.config.gpulet.faults.pod_events;
+    const bool wanted = node_.client_config && (node_.config.gpulet.faults.pod_events || may_evict());
     if (wanted == pods_.has_value()) return;
     pods_.reset();
     if (!wanted) {
@@ -49,12 +49,11 @@ class CutOffPodsComponent final : public Component {
                                                    std::move(done));
             },
         .notify =
-            [this](const EvictionEvent& event) { send_eviction_event(*events_, "device access", event); },
-        .may_evict =
-            [this] {
-              const auto& eviction = node_.config.gpulet.faults.eviction;
-              return eviction.enabled && eviction.access_lost.kind != health::Grace::Kind::kStay;
+            [this](const EvictionEvent& event) {
+              if (node_.config.gpulet.faults.pod_events)
+                send_eviction_event(*events_, "device access", event);
             },
+        .may_evict = [this] { return may_evict(); },
         .cut_off =
             [this](auto pods) {
               if (auto* evictor = remediation_.evictor(); evictor != nullptr)
@@ -67,6 +66,11 @@ class CutOffPodsComponent final : public Component {
   }
 
  private:
+  bool may_evict() const {
+    const auto& eviction = node_.config.gpulet.faults.eviction;
+    return eviction.enabled && eviction.access_lost.kind != health::Grace::Kind::kStay;
+  }
+
   std::vector<std::string> device_nodes(const DeviceId& id) const {
     const auto* agent = node_.devices->agent();
     const auto snapshot = agent != nullptr ? agent->status().snapshot : nullptr;

@@ -163,6 +163,11 @@ const std::vector<Fault> kFaults{
     {"power brake",
      [](Facts& f) { f.driver->gpus[0].clock_events = nvml::kClocksHwPowerBrake | nvml::kClocksHwSlowdown; },
      "clocks", Verdict::kWarn, "power supply"},
+    {"a power limit that cannot be set",
+     [](Facts& f) {
+       f.agent->power = {{.gpu = DeviceUuid("GPU-0"), .problems = {"it needs CAP_SYS_ADMIN"}}};
+     },
+     "power-limits", Verdict::kWarn, "GPU 0: it needs CAP_SYS_ADMIN"},
     {"a process of the host",
      [](Facts& f) {
        f.agent->gpus = {test_agent_gpu(0)};

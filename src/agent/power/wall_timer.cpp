@@ -34,7 +34,8 @@ Subscription run_at_wall_time(Loop& loop, WallTime when, std::function<void()> t
   auto watch = std::make_shared<Subscription>();
   *watch = loop.watch_descriptor(timer->get(), EPOLLIN, [timer, task = std::move(task)](std::uint32_t) {
     std::uint64_t expirations = 0;
-    (void)::read(timer->get(), &expirations, sizeof expirations);  // ECANCELED where the clock was set
+    // ECANCELED where the clock was set.
+    [[maybe_unused]] const auto got = ::read(timer->get(), &expirations, sizeof expirations);
     task();
   });
   return Subscription([timer, watch] { watch->reset(); });

@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "agent/driver/nvml_driver.h"
+#include "nvml/return_codes.h"
 #include "nvml/test_loop_thread.h"
 #include "nvml/test_sim_root.h"
 #include "sim/state/clients.h"

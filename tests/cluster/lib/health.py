@@ -260,7 +260,7 @@ class HealthChecks:
         self.wait_offered(gpu)
 
         def waits():
-            devices = json.loads((directory / "health.json").read_text())["devices"]
+            devices = json.loads((node.kept / "health.json").read_text())["devices"]
             return any(device["uuid"] == gpu and "default/trainer" in device.get("repair", "") for device in devices)
         until("the report names the Pod that it waits for", waits, BUSY_S)
         started = time.monotonic()

@@ -70,7 +70,7 @@ def nvidia_smi_stand_in():
     uuid = listed[0].split("UUID: ")[1].rstrip(")")
     run(smi, "-i", uuid, "-c", "EXCLUSIVE_PROCESS")
     run(smi, "-i", uuid, "-c", "DEFAULT")
-    run(smi, "-i", uuid, "-r")
+    run(smi, "-r")  # before Ampere, GPUs that NVLinks join are reset together
     matrix = run(smi, "topo", "-m").splitlines()
     for i, wanted in enumerate(machine()["gpus"]):
         row = matrix[i + 1].split()

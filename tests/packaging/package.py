@@ -36,7 +36,7 @@ FILES = {
         "-labels", "-list", "-metrics-api", "-mig", "-migrate", "-place", "-runtime", "-scheduler", "-top", "-topo", "-uncordon", "-usage", "-version")},
     "usr/share/man/man1/kubectl-gpulet.1.gz": 0o644,
     **{f"usr/share/doc/gpulet/{name}": 0o644 for name in (
-        "changelog.gz", "copyright", "gpulet.spdx.json", "examples/mig.conf", "examples/mps.conf")},
+        "changelog.gz", "copyright", "gpulet.spdx.json", "examples/mig.conf", "examples/mps.conf", "examples/power.conf")},
 }
 UNIT = "gpulet.service"
 NODE = "gpu-7.example"

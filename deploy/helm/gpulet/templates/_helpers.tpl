@@ -127,7 +127,7 @@ ConfigMap is looked up, which `helm template` cannot do; its content is then unk
 {{- uniq $keys | toJson -}}
 {{- end -}}
 
-{{/* The annotations outside gpulet.io/ by which the configs request a reboot, as a list of keys in JSON. */}}
+{{/* The annotations, beside the default one, by which the configs request a reboot, as a list of keys in JSON. */}}
 {{- define "gpulet.rebootAnnotations" -}}
 {{- $keys := list -}}
 {{- range $key, $config := include "gpulet.configs" . | fromJson -}}
@@ -135,7 +135,7 @@ ConfigMap is looked up, which `helm template` cannot do; its content is then unk
 {{- $repair := $own.repair | default dict -}}
 {{- $request := $repair.rebootRequest | default dict -}}
 {{- if eq (toString $request.enabled) "true" -}}
-{{- with $request.annotation }}{{ if not (hasPrefix "gpulet.io/" .) }}{{ $keys = append $keys . }}{{ end }}{{ end -}}
+{{- with $request.annotation }}{{ if ne "gpulet.io/reboot-required" . }}{{ $keys = append $keys . }}{{ end }}{{ end -}}
 {{- end -}}
 {{- end -}}
 {{- uniq $keys | toJson -}}

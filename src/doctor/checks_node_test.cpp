@@ -1,4 +1,5 @@
-// Which container engine is checked, machines that gpulet does not serve, and how a pending Pod is explained.
+// Which container engine is checked, machines that gpulet does not serve, and how a pending Pod is explained,
+// also where its text is hostile.
 #include <gtest/gtest.h>
 
 #include "base/text.h"
@@ -213,6 +214,16 @@ TEST(NvidiaRuntime, IsJudgedByItsConfigWhereTheEngineHasIt) {
   }
   facts.engines->nvidia_runtime_config = fail(Code::kInvalidArgument, "is no TOML", "config.toml:3");
   EXPECT_EQ(check_nvidia_runtime(facts).verdict, Verdict::kUnknown);
+}
+
+TEST(Report, SanitizesForeignText) {
+  auto facts = healthy_facts();
+  facts.cluster->pods = {{"a/b", "0/3 nodes:\n\x1b[2Jtwo \xc2\x9b 2J lines, 95 °C", false}};
+  const auto findings = run_checks(facts);
+  EXPECT_EQ(findings_summary(findings).find('\n'), std::string::npos);
+  EXPECT_EQ(text_report(findings).find('\x1b'), std::string::npos);
+  EXPECT_EQ(text_report(findings).find("\xc2\x9b"), std::string::npos);
+  EXPECT_NE(text_report(findings).find("95 °C"), std::string::npos);
 }
 
 }  // namespace

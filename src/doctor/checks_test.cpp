@@ -163,11 +163,8 @@ const std::vector<Fault> kFaults{
     {"power brake",
      [](Facts& f) { f.driver->gpus[0].clock_events = nvml::kClocksHwPowerBrake | nvml::kClocksHwSlowdown; },
      "clocks", Verdict::kWarn, "power supply"},
-    {"a power limit that cannot be set",
-     [](Facts& f) {
-       f.agent->power = {{.gpu = DeviceUuid("GPU-0"), .problems = {"it needs CAP_SYS_ADMIN"}}};
-     },
-     "power-limits", Verdict::kWarn, "GPU 0: it needs CAP_SYS_ADMIN"},
+    {"power", [](Facts& f) { f.agent->power = {{.gpu = DeviceUuid("GPU-0"), .problems = {"denied"}}}; },
+     "power-limits", Verdict::kWarn, "GPU 0: denied"},
     {"a process of the host",
      [](Facts& f) {
        f.agent->gpus = {test_agent_gpu(0)};
@@ -489,16 +486,6 @@ TEST(Report, LastLineIsTheSummary) {
                                        "allocated\",\n      \"verdict\": \"fail\""),
             std::string::npos)
       << json_report(findings);
-}
-
-TEST(Report, SanitizesForeignText) {
-  auto facts = healthy_facts();
-  facts.cluster->pods = {{"a/b", "0/3 nodes:\n\x1b[2Jtwo \xc2\x9b 2J lines, 95 °C", false}};
-  const auto findings = run_checks(facts);
-  EXPECT_EQ(findings_summary(findings).find('\n'), std::string::npos);
-  EXPECT_EQ(text_report(findings).find('\x1b'), std::string::npos);
-  EXPECT_EQ(text_report(findings).find("\xc2\x9b"), std::string::npos);
-  EXPECT_NE(text_report(findings).find("95 °C"), std::string::npos);
 }
 
 }  // namespace

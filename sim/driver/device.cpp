@@ -469,12 +469,6 @@ extern "C" __attribute__((visibility("default"))) nvmlReturn_t nvmlSimulatedRese
   return publish_instances(call, NVML_SUCCESS);
 }
 
-extern "C" __attribute__((visibility("default"))) nvmlReturn_t nvmlSimulatedDeviceReset(nvmlDevice_t device,
-                                                                                        char* reason,
-                                                                                        unsigned int length) {
-  return nvmlSimulatedReset(&device, 1, reason, length);
-}
-
 // Without vGPU there is nothing to license.
 nvmlReturn_t nvmlDeviceGetGridLicensableFeatures_v4(nvmlDevice_t device,
                                                     nvmlGridLicensableFeatures_t* features) {

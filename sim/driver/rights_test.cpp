@@ -16,7 +16,8 @@
 #include "sim/state/mig.h"
 
 // The simulated nvidia-smi's reset: NVML has none.
-extern "C" nvmlReturn_t nvmlSimulatedDeviceReset(nvmlDevice_t device, char* reason, unsigned int length);
+extern "C" nvmlReturn_t nvmlSimulatedReset(const nvmlDevice_t* devices, unsigned int count, char* reason,
+                                           unsigned int length);
 
 namespace gpulet::sim {
 namespace {
@@ -137,6 +138,7 @@ class RightsTest : public testing::Test {
   static std::vector<nvmlReturn_t> change_gpu() {
     nvmlReturn_t activation = NVML_SUCCESS;
     char reason[64];
+    const nvmlDevice_t reset = device(2);
     unsigned limit = 0;
     EXPECT_EQ(nvmlDeviceGetPowerManagementLimit(device(1), &limit), NVML_SUCCESS);
     return {nvmlDeviceSetMigMode(device(1), NVML_DEVICE_MIG_ENABLE, &activation),
@@ -146,7 +148,7 @@ class RightsTest : public testing::Test {
             nvmlDeviceClearEccErrorCounts(device(2), NVML_VOLATILE_ECC),
             nvmlDeviceSetPowerManagementLimit(device(2), limit),
             nvmlDeviceResetApplicationsClocks(device(2)),
-            nvmlSimulatedDeviceReset(device(2), reason, sizeof reason)};
+            nvmlSimulatedReset(&reset, 1, reason, sizeof reason)};
   }
 
   StateFile state_;

@@ -106,7 +106,7 @@ std::unique_ptr<Component> make_rejected_pods_component(Node& node);
 // Tells Pods whose containers may no longer open their GPUs (agent/remediation/cut_off_pods.h), and has the
 // fault policy evict them.
 std::unique_ptr<Component> make_cut_off_pods_component(Node& node, RemediationComponent& remediation);
-// agent/power/power_component.cpp
+// Limits the power and clocks of GPUs (agent/power/power_controller.h).
 std::unique_ptr<Component> make_power_component(Node& node);
 // Follows the Node's labels (Node::labels).
 std::unique_ptr<Component> make_node_label_component(Node& node);

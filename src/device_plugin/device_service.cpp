@@ -218,26 +218,27 @@ template <class Request, class Response>
 void DeviceService::Impl::answer_again(Unary<Request, Response>* call, Compute<Request, Response> compute,
                                        const Result<Containers>& containers) {
   Status status;
-  if (containers) {
-    {
-      // Pods are admitted one at a time: what was allocated before this call is recorded.
-      std::lock_guard lock(mutex);
-      held.replace_list(*containers, call->arrived, call->arrived);
+  std::map<DeviceId, std::string> holders;
+  if (std::unique_lock lock(mutex); containers) {
+    // Pods are admitted one at a time: what was allocated before this call is recorded.
+    held.replace_list(*containers, call->arrived, call->arrived);
+    lock.unlock();
+    holders = pods_by_device(*containers, &call->slot->name);
+  } else if (std::is_same_v<Request, v1beta1::PreferredAllocationRequest>) {
+    holders = held.last_known(call->slot->name);
+  }
+  const auto devices = given_devices(call->request, call->response);
+  const auto it = std::ranges::find_if(devices, [&](const auto& id) { return holders.contains(id); });
+  if (it != devices.end()) {
+    log::warning("the kubelet offers a device that a Pod holds",
+                 {{"resource", call->slot->name.str()}, {"device", it->str()}, {"pod", holders.at(*it)}});
+    if constexpr (std::is_same_v<Request, v1beta1::AllocateRequest>) {
+      status = reject_held_device(*call->offer, *it, holders.at(*it));
     }
-    const auto holders = pods_by_device(*containers, &call->slot->name);
-    const auto devices = given_devices(call->request, call->response);
-    const auto it = std::ranges::find_if(devices, [&](const auto& id) { return holders.contains(id); });
-    if (it != devices.end()) {
-      log::warning("the kubelet offers a device that a Pod holds",
-                   {{"resource", call->slot->name.str()}, {"device", it->str()}, {"pod", holders.at(*it)}});
-      if constexpr (std::is_same_v<Request, v1beta1::AllocateRequest>) {
-        status = reject_held_device(*call->offer, *it, holders.at(*it));
-      }
-      if constexpr (std::is_same_v<Request, v1beta1::PreferredAllocationRequest>) {
-        remove_held_devices(call->request, holders);
-        call->response.Clear();
-        status = compute.answer(*call->offer, call->request, call->response, call->demands, call->score);
-      }
+    if constexpr (std::is_same_v<Request, v1beta1::PreferredAllocationRequest>) {
+      remove_held_devices(call->request, holders);
+      call->response.Clear();
+      status = compute.answer(*call->offer, call->request, call->response, call->demands, call->score);
     }
   }
   std::lock_guard lock(mutex);
@@ -253,10 +254,7 @@ void DeviceService::Impl::finish_call(Unary<Request, Response>* call, Compute<Re
     count.time += Clock::now() - call->arrived;
     if (call->score) call->slot->calls.score = call->score;
   }
-  if (stopped) {
-    delete call;
-    return;
-  }
+  if (stopped) return delete call;
   if (!call->offer) {
     call->writer.FinishWithError(not_offered(call->slot), &call->finished);
   } else if (!status) {

@@ -20,17 +20,21 @@ void HeldDevices::add_allocation(const ResourceName& resource, std::span<const D
 
 void HeldDevices::replace_list(const std::vector<ContainerDevices>& containers, Time asked,
                                Time complete_until) {
+  const bool is_newest = !has_list_ || asked >= asked_;
   has_list_ = true;
-  asked_ = std::max(asked_, asked);
-  listed_.clear();
-  for (const auto& container : containers) {
-    for (const auto& [resource, ids] : container.devices) {
-      for (const auto& id : ids) listed_.emplace(resource, id);
+  if (is_newest) {
+    asked_ = asked;
+    listed_.clear();
+    for (const auto& container : containers) {
+      for (const auto& [resource, ids] : container.devices) {
+        for (const auto& id : ids) listed_.emplace(resource, id);
+      }
     }
   }
+  // A newer List shows those too, or their containers have ended.
   std::erase_if(allocated_, [&](const auto& one) { return one.second.time < complete_until; });
   for (auto& [device, allocation] : allocated_) {
-    if (allocation.time < asked && listed_.contains(device)) allocation.is_shown = true;
+    if (is_newest && allocation.time < asked && listed_.contains(device)) allocation.is_shown = true;
   }
 }
 
@@ -44,6 +48,16 @@ bool HeldDevices::may_be_held(const ResourceName& resource, std::span<const Devi
   return std::ranges::any_of(ids, [&](const DeviceId& id) {
     return listed_.contains({resource, id}) || allocated_.contains({resource, id});
   });
+}
+
+std::map<DeviceId, std::string> HeldDevices::last_known(const ResourceName& resource) const {
+  std::map<DeviceId, std::string> known;
+  const auto add = [&](const Device& device) {
+    if (device.first == resource) known.emplace(device.second, "unknown");
+  };
+  for (const auto& device : listed_) add(device);
+  for (const auto& [device, allocation] : allocated_) add(device);
+  return known;
 }
 
 }  // namespace gpulet::device_plugin

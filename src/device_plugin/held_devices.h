@@ -29,12 +29,15 @@ class HeldDevices {
   // Allocate was answered with these devices.
   void add_allocation(const ResourceName& resource, std::span<const DeviceId> ids, Time now);
   // The kubelet's List, for which it was asked at `asked`. It shows every allocation that was answered before
-  // `complete_until`.
+  // `complete_until`. What it shows has no effect after a List that was asked for later.
   void replace_list(const std::vector<ContainerDevices>& containers, Time asked, Time complete_until);
 
   // True if a container may hold one of them: it does by the newest List, or was allocated one that no List
   // has shown since. Always before the first List.
   bool may_be_held(const ResourceName& resource, std::span<const DeviceId> ids) const;
+  // The devices that containers hold by the newest List, or that were allocated and that no List has shown
+  // since. Their Pods are "unknown".
+  std::map<DeviceId, std::string> last_known(const ResourceName& resource) const;
 
   // True if the kubelet was asked for a List after each allocation, and it showed it. Those of an earlier
   // agent are taken for recorded kAllocationRecorded after this one's start. One that a failed admission

@@ -91,6 +91,25 @@ TEST_F(HeldDevicesTest, KnowsWhetherAListShowsEveryAllocation) {
   EXPECT_TRUE(held_.shows_allocations()) << "its Pod was not admitted";
 }
 
+// Lists are answered in any order.
+TEST_F(HeldDevicesTest, AnOlderListDoesNotReplaceANewerOne) {
+  const std::vector containers{holder("p", {{kGpus, {kA}}})};
+  allocate(kA, now_ + 1s);
+  held_.replace_list(containers, now_ + 3s, now_ + 3s);
+  held_.replace_list({}, now_ + 2s, now_ + 2s - kAllocationRecorded);
+  EXPECT_TRUE(may_be_held(kGpus, kA));
+  held_.replace_list({}, now_ + 4s, now_ + 4s - kAllocationRecorded);
+  EXPECT_FALSE(may_be_held(kGpus, kA));
+}
+
+TEST_F(HeldDevicesTest, LastKnownIsWhatTheNewestListShowsAndWhatWasAllocatedSince) {
+  EXPECT_TRUE(held_.last_known(kGpus).empty());
+  list({holder("p", {{kGpus, {kA}}})}, now_);
+  allocate(kB, now_ + 1s);
+  EXPECT_EQ(held_.last_known(kGpus), (std::map<DeviceId, std::string>{{kA, "unknown"}, {kB, "unknown"}}));
+  EXPECT_TRUE(held_.last_known(kMig).empty());
+}
+
 TEST_F(HeldDevicesTest, ManyAllocationsWithoutAListEndInEveryDevice) {
   list({}, now_);
   for (int i = 0; i <= 70'000; ++i) allocate(DeviceId(std::to_string(i)), now_);
@@ -171,6 +190,15 @@ TEST_F(ListDuringAllocateTest, GivesOneDeviceToTwoPodsIfNobodyAsks) {
 TEST_F(ListDuringAllocateTest, PrefersAnotherDevice) {
   start(8, HolderSource::kKubelet);
   const auto first = admit_first();
+  const auto second = admit("second");
+  ASSERT_TRUE(first && second);
+  EXPECT_NE(*second, *first);
+}
+
+TEST_F(ListDuringAllocateTest, PrefersAnotherDeviceByWhatItKnowsIfTheKubeletDoesNotSay) {
+  start(8, HolderSource::kKubelet);
+  const auto first = admit_first();
+  node_->holders = HolderSource::kFails;
   const auto second = admit("second");
   ASSERT_TRUE(first && second);
   EXPECT_NE(*second, *first);

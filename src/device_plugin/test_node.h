@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <filesystem>
@@ -93,20 +94,22 @@ class LoopThread {
 };
 
 // What the host hears of who holds which device.
-enum class HolderSource { kKubelet, kNone, kSilent };
+enum class HolderSource { kKubelet, kNone, kSilent, kFails };
 
 class TestNode {
  public:
   explicit TestNode(const std::string& kubelet_dir, const std::string& kubelet_socket = "default",
-                    HolderSource holders = HolderSource::kKubelet) {
+                    HolderSource holders = HolderSource::kKubelet)
+      : holders(holders) {
     PluginHostSettings settings;
     settings.directory = kubelet_dir + "/device-plugins";
     settings.kubelet_socket =
         kubelet_socket == "default" ? settings.directory + "/kubelet.sock" : kubelet_socket;
     if (holders != HolderSource::kNone) {
-      settings.list_containers = [this, holders](auto done) {
+      settings.list_containers = [this](auto done) {
         update_and_notify([this] { ++holder_requests; });
-        if (holders == HolderSource::kKubelet) pod_resources_->list_containers(std::move(done));
+        if (this->holders == HolderSource::kKubelet) pod_resources_->list_containers(std::move(done));
+        if (this->holders == HolderSource::kFails) done(fail(Code::kUnavailable, "no answer"));
       };
     }
     thread_.run_on_loop([&] {
@@ -189,6 +192,7 @@ class TestNode {
   bool wait_watched(const std::string& name, bool watched) {
     return wait_until([&] { return watched_[ResourceName(name)] == watched; });
   }
+  std::atomic<HolderSource> holders;
   // Read inside wait().
   int kubelet_starts = 0, sockets_lost = 0, registered = 0, holder_requests = 0;
   std::string last_error;

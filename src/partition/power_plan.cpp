@@ -105,9 +105,16 @@ void resolve_limit(const PowerTarget& target, const std::optional<LimitBounds>& 
   if (limit < least) {
     resolved.pod_problems.push_back("the Pod's power limit " + config::power_limit_text(*target.pod.limit) +
                                     " does not count: the least is " + watts_text(least));
-  } else if (limit < resolved.limit.value_or(bounds->preset)) {
+    return;
+  }
+  const auto& of_rule = target.is_limit_scheduled ? target.rule_limit : wanted;
+  const auto most = of_rule ? milliwatts_of(*of_rule, *bounds) : bounds->preset;
+  if (limit < resolved.limit.value_or(bounds->preset)) {
     resolved.limit = limit;
     resolved.source = PowerSource::kPod;
+  } else if (limit > most) {
+    resolved.pod_problems.push_back("the Pod's power limit " + config::power_limit_text(*target.pod.limit) +
+                                    " does not count: that of the GPU is " + watts_text(most));
   }
 }
 
@@ -237,6 +244,7 @@ PowerTarget make_power_target(const config::PowerSettings& settings, const confi
   }
   if (settings.pod_annotation) {
     target.pod = agreed_request(pods);
+    target.do_pods_differ = std::ranges::any_of(pods, [&](const auto& pod) { return pod != target.pod; });
     target.pod_min = settings.pod_min;
   }
   return target;
@@ -245,6 +253,9 @@ PowerTarget make_power_target(const config::PowerSettings& settings, const confi
 ResolvedPower resolve_power(const PowerTarget& target, const PowerBounds& bounds) {
   ResolvedPower resolved;
   resolve_limit(target, bounds.limit, resolved);
+  if (target.do_pods_differ)
+    resolved.pod_problems.emplace_back(
+        "the Pods of the GPU ask for different power limits or clocks: only those that they agree on count");
   resolved.graphics = resolve_clocks(target.values.graphics, bounds.graphics, "graphics", resolved);
   resolved.memory = resolve_clocks(target.values.memory, bounds.memory, "memory", resolved);
   const auto& pod = target.pod.graphics;

@@ -54,6 +54,7 @@ struct PowerTarget {
   PodPowerRequest pod{};
   std::optional<config::PowerLimit> pod_min{};     // PowerSettings::pod_min
   std::optional<config::PowerLimit> rule_limit{};  // the rule's own, where a period replaces it
+  bool do_pods_differ = false;                     // what they ask for is not the same: none of it counts
   friend bool operator==(const PowerTarget&, const PowerTarget&) = default;
 };
 PowerTarget make_power_target(const config::PowerSettings& settings, const config::PowerRule& rule,
@@ -81,8 +82,9 @@ struct ResolvedPower {
   friend bool operator==(const ResolvedPower&, const ResolvedPower&) = default;
 };
 // A Pod's limit counts if it is below that of the rule (without one, the default) and at least `pod_min`; its
-// clocks, within those that the rule has. A value that the driver does not take is a problem, and is not
-// applied: the rule's own limit replaces that of its period, and what is in force that of the rule.
+// clocks, within those that the rule has. That a period's limit is lower is no problem. A value that the
+// driver does not take is a problem, and is not applied: the rule's own limit replaces that of its period,
+// and what is in force that of the rule.
 ResolvedPower resolve_power(const PowerTarget& target, const PowerBounds& bounds);
 
 std::string watts_text(MilliWatts power);  // "350W", "349.5W"

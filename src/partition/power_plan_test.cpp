@@ -188,6 +188,10 @@ TEST(PowerTargets, PodsCountWhereTheyAreEnabledAndAgree) {
   const auto pods_of = [&](std::vector<PodPowerRequest> pods) {
     return make_power_target(settings, {}, utc("2026-11-27 12:00:00"), pods).pod;
   };
+  const auto differ = [&](std::vector<PodPowerRequest> pods) {
+    return make_power_target(settings, {}, utc("2026-11-27 12:00:00"), pods).do_pods_differ;
+  };
+  EXPECT_FALSE(differ({low, {}})) << "they are not enabled";
   EXPECT_EQ(pods_of({low}), PodPowerRequest{});
   settings.pod_annotation = true;
   EXPECT_EQ(pods_of({low}), low);
@@ -195,6 +199,9 @@ TEST(PowerTargets, PodsCountWhereTheyAreEnabledAndAgree) {
   EXPECT_EQ(pods_of({low, other}), other);
   EXPECT_EQ(pods_of({low, {}}), PodPowerRequest{});
   EXPECT_EQ(pods_of({}), PodPowerRequest{});
+  EXPECT_FALSE(differ({low, low}));
+  EXPECT_TRUE(differ({low, other}));
+  EXPECT_TRUE(differ({low, {}}));
 }
 
 TEST(PowerTargets, AnnotationsAreParsed) {
@@ -242,7 +249,18 @@ TEST(PowerBounds, DecideWhatIsApplied) {
             "300W pod kept; the power limit 199W is not set: the driver takes 200W to 700W"},
            {with_pod({{500, 0}}, {300, 0}, {}), "300W pod"},
            {with_pod({{500, 0}}, {500, 0}, {}), "500W rule"},
-           {with_pod({{500, 0}}, {600, 0}, {}), "500W rule"},
+           {with_pod({{500, 0}}, {600, 0}, {}),
+            "500W rule; of the Pod: the Pod's power limit 600W does not count: that of the GPU is 500W"},
+           {with_pod({}, {800, 0}, {}),
+            "none rule; of the Pod: the Pod's power limit 800W does not count: that of the GPU is 700W"},
+           {{.values = {PowerLimit{300, 0}},
+             .is_limit_scheduled = true,
+             .pod = {PowerLimit{400, 0}},
+             .rule_limit = PowerLimit{500, 0}},
+            "300W schedule"},
+           {{.values = {PowerLimit{500, 0}}, .do_pods_differ = true},
+            "500W rule; of the Pod: the Pods of the GPU ask for different power limits or clocks: only "
+            "those that they agree on count"},
            {with_pod({}, {600, 0}, {}), "600W pod"},
            {with_pod({}, {0, 100}, {}), "none rule"},
            {with_pod({{500, 0}}, {300, 0}, {{0, 50}}),

@@ -9,6 +9,7 @@ The runs, in this order:
   process      the agent as a process of each node
   partition    n1's GPUs shared and partitioned in every way by the config
   labels       MIG layouts and configs selected by Node labels
+  power        power limits of GPUs
   rights       the agent without each of its permissions in turn
   startup      no Pod before the GPUs of a new node; Pods that were rejected
   health       GPU faults under a Deployment, on both nodes
@@ -49,7 +50,7 @@ from lib.testbed import CACHE, TESTBED, environment  # noqa: E402
 ROOT = HERE.parent.parent
 STEPS_AS_PROCESS = 1000
 STEPS_WITH_CHART = 100
-RUNS = ("process", "partition", "labels", "rights", "startup", "health", "cdi", "dra", "examples", "scheduling", "access", "chart", "tutorial",
+RUNS = ("process", "partition", "labels", "power", "rights", "startup", "health", "cdi", "dra", "examples", "scheduling", "access", "chart", "tutorial",
         "autoscaling", "operands", "daily-peak", "operators", "workloads")
 ON_REQUEST = ("daily-peak", "operators", "workloads")
 IMAGES = ["0.1.0-test1", "0.1.0-test2"]

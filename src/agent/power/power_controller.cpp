@@ -114,8 +114,9 @@ void PowerController::update_gpu(const DeviceUuid& gpu) {
   entry.is_due = entry.has_failed = false;
   entry.retry.reset();
   // A rule without values asks the driver nothing.
-  const bool is_asked = entry.target && (entry.target->values != config::PowerValues{} ||
-                                         entry.target->pod != partition::PodPowerRequest{});
+  const bool is_asked =
+      entry.target && (entry.target->values != config::PowerValues{} ||
+                       entry.target->pod != partition::PodPowerRequest{} || entry.target->do_pods_differ);
   if (!is_asked && entry.record.is_empty()) {
     entry.status.reset();
     entry.read_error.clear();

@@ -26,6 +26,7 @@ from lib.node import DRIVER_ROOT, GPULET
 from lib.operands import OperandsChecks
 from lib.operators import OperatorsChecks
 from lib.partition import PartitionChecks
+from lib.power import PowerChecks
 from lib.rights import RightsChecks
 from lib.scheduling import SchedulingChecks
 from lib.startup import StartupChecks
@@ -64,6 +65,7 @@ class Checks:
         ]
         yield "partition", PartitionChecks(self).run()
         yield "labels", LabelChecks(self).run()
+        yield "power", PowerChecks(self).run()
         yield "rights", RightsChecks(self).run()
         yield "startup", StartupChecks(self).run()
         yield "health", HealthChecks(self).run()

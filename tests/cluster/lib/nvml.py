@@ -47,6 +47,7 @@ def gpus():
         found.append({"index": index, "uuid": n.nvmlDeviceGetUUID(device), "minor": n.nvmlDeviceGetMinorNumber(device),
                       "links": links(device), "bus": n.nvmlDeviceGetPciInfo(device).busId,
                       "name": n.nvmlDeviceGetName(device), "memory": n.nvmlDeviceGetMemoryInfo(device).total,
+                      "power_limit": n.nvmlDeviceGetPowerManagementLimit(device),
                       "compute_mode": n.nvmlDeviceGetComputeMode(device), "mig": mig_devices(device)})
     return found
 

@@ -18,7 +18,7 @@ constexpr std::array<ExporterOption, 48> kOptions{{
     {"use-old-namespace", "o", "DCGM_EXPORTER_USE_OLD_NAMESPACE", true},
     {"cpu-devices", "p", "DCGM_EXPORTER_CPU_DEVICES_STR", false, "the agent has no CPU metrics", true},
     {"configmap-data", "m", "DCGM_EXPORTER_CONFIGMAP_DATA"},
-    {"remote-hostengine-info", "r", "DCGM_REMOTE_HOSTENGINE_INFO", false, kNoEngine},
+    {"remote-hostengine-info", "r", "DCGM_REMOTE_HOSTENGINE_INFO"},
     {"kubernetes-enable-pod-labels", "", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS", true},
     {"kubernetes-enable-pod-uid", "", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID", true},
     {"kubernetes-gpu-id-type", "", "DCGM_EXPORTER_KUBERNETES_GPU_ID_TYPE", false,

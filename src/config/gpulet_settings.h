@@ -49,6 +49,7 @@ struct MetricsSettings {
                                     // empty: none
   std::string devices = "f";        // metrics::DeviceFilter
   bool nvlinks = false;             // gpulet's metrics of each NVLink
+  std::string host_engine;          // address of nv-hostengine for GPUs before Hopper; empty: none
   std::chrono::milliseconds xid_window{300'000}, clock_events_window{300'000};
   HostLabel host_label = HostLabel::kUpper;
   bool old_namespace = false;                   // uuid, pod_name, pod_namespace, container_name

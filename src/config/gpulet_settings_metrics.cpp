@@ -70,6 +70,12 @@ std::vector<Setting> sampling_settings() {
        .default_text = "f",
        .help = "devices to serve DCGM's metrics for: f, g, g:0,2-4, i, i:1,3-5",
        .assign = [](Config& c, const Value& v) { c.gpulet.metrics.devices = text_value(v); }},
+      {.flag = "metrics-host-engine",
+       .environment = {"GPULET_METRICS_HOST_ENGINE", "DCGM_REMOTE_HOSTENGINE_INFO"},
+       .path = "gpulet.metrics.hostEngine",
+       .default_text = "",
+       .help = "nv-hostengine for DCGM_FI_PROF_* before Hopper: HOST:PORT or unix:///PATH (empty: none)",
+       .assign = [](Config& c, const Value& v) { c.gpulet.metrics.host_engine = text_value(v); }},
   };
 }
 

@@ -88,6 +88,7 @@ constexpr std::array<MetricInfo, static_cast<std::size_t>(Metric::kCount)> kMetr
     {"gpulet_reboot_requested", kGauge, "", "Whether the agent requests a reboot of the node for a GPU."},
     {"gpulet_containers_without_device_access", kGauge, "",
      "Containers that hold a GPU and may no longer open its device nodes."},
+    {"gpulet_host_engine_connected", kGauge, "", "Whether nv-hostengine answers, where it is asked."},
     {"nvidia_dra_requests_total", kCounter, "driver, operation",
      "Claims that were prepared or unprepared for the kubelet, by operation: prepare or unprepare."},
     {"nvidia_dra_request_duration_seconds", kHistogram, "driver, operation", "Time that these claims took."},

@@ -71,6 +71,7 @@ enum class Metric {
   kGpuResets,
   kRebootRequested,
   kContainersWithoutDeviceAccess,
+  kHostEngineConnected,
   kClaimRequests,
   kClaimRequestTime,
   kClaimRequestsInFlight,

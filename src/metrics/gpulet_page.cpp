@@ -334,6 +334,8 @@ void add_agent_metrics(Exposition& page, const AgentStats& stats) {
   }
   if (stats.containers_cut_off)
     add_metric(page, Metric::kContainersWithoutDeviceAccess, {}, *stats.containers_cut_off);
+  if (stats.host_engine_connected)
+    add_metric(page, Metric::kHostEngineConnected, {}, *stats.host_engine_connected ? 1 : 0);
   if (stats.permissions_missing) add_metric(page, Metric::kRightsMissing, {}, *stats.permissions_missing);
   for (const auto& call : stats.kubelet_calls) {
     const auto add_calls = [&](const char* result, std::uint64_t count) {

@@ -163,6 +163,7 @@ struct AgentStats {
   std::map<std::string, std::int64_t> placement_scores{};  // of the last preferred allocation, by resource
   std::optional<ClaimStats> claims{};
   std::optional<RepairStats> repairs{};
+  std::optional<bool> host_engine_connected{};  // agent/observe/host_engine_sampler.h
 };
 void add_agent_metrics(Exposition& page, const AgentStats& stats);
 

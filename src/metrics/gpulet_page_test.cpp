@@ -282,7 +282,8 @@ TEST(OwnPage, AgentMetrics) {
                      .containers_cut_off = 2,
                      .permissions_missing = 0,
                      .kubelet_calls = {{"nvidia.com/gpu", "Allocate", 3, 1, 2ms}},
-                     .placement_scores = {{"nvidia.com/gpu", 18}}};
+                     .placement_scores = {{"nvidia.com/gpu", 18}},
+                     .host_engine_connected = false};
   Exposition page;
   add_agent_metrics(page, numbers);
   EXPECT_EQ(
@@ -290,6 +291,7 @@ TEST(OwnPage, AgentMetrics) {
       (std::vector<std::string>{
           "gpulet_containers_without_device_access 2", "gpulet_driver_call_seconds_total 1.5",
           "gpulet_driver_calls_hanging 1", "gpulet_driver_calls_total 7", "gpulet_driver_released 1",
+          "gpulet_host_engine_connected 0",
           R"(gpulet_kubelet_call_seconds_total{resource="nvidia.com/gpu",call="Allocate"} 0.002)",
           R"(gpulet_kubelet_calls_total{resource="nvidia.com/gpu",call="Allocate",result="answered"} 3)",
           R"(gpulet_kubelet_calls_total{resource="nvidia.com/gpu",call="Allocate",result="refused"} 1)",

@@ -12,12 +12,13 @@ namespace control = sim::control;
 class SimExporter : public NodeTest {
  protected:
   static sim::AgentOptions exporter_options(std::vector<std::string> arguments = {}) {
-    return {.name = "dcgm-exporter",
-            .arguments = std::move(arguments),
-            .environment = {"DCGM_EXPORTER_KUBERNETES=true", "GPULET_DRIVER_CALL_TIMEOUT=300ms",
-                            "DCGM_EXPORTER_COLLECTORS=/etc/dcgm-exporter/dcp-metrics-included.csv",
-                            "DCGM_REMOTE_HOSTENGINE_INFO=nvidia-dcgm:5555",
-                            "KUBERNETES_SERVICE_HOST=10.0.0.1", "KUBERNETES_SERVICE_PORT=443"}};
+    return {
+        .name = "dcgm-exporter",
+        .arguments = std::move(arguments),
+        .environment = {"DCGM_EXPORTER_KUBERNETES=true", "GPULET_DRIVER_CALL_TIMEOUT=300ms",
+                        "DCGM_EXPORTER_COLLECTORS=/etc/dcgm-exporter/dcp-metrics-included.csv",
+                        "DCGM_REMOTE_HOSTENGINE_INFO=nvidia-dcgm:5555", "DCGM_EXPORTER_DCGM_LOG_LEVEL=NONE",
+                        "KUBERNETES_SERVICE_HOST=10.0.0.1", "KUBERNETES_SERVICE_PORT=443"}};
   }
   std::size_t series_count(const std::string& name) {
     const auto body = http_get(listener_port(), "/metrics").body;
@@ -43,7 +44,7 @@ TEST_F(SimExporter, ServesMetricsAndOffersNothing) {
   EXPECT_FALSE(std::filesystem::exists(sim_node().socket()));
   EXPECT_TRUE(!std::filesystem::exists(sim_node().directory() + "/cdi") ||
               std::filesystem::is_empty(sim_node().directory() + "/cdi"));
-  EXPECT_NE(agent_log().find("DCGM_REMOTE_HOSTENGINE_INFO is not used"), std::string::npos) << agent_log();
+  EXPECT_NE(agent_log().find("DCGM_EXPORTER_DCGM_LOG_LEVEL is not used"), std::string::npos) << agent_log();
   EXPECT_EQ(agent_log().find("cannot"), std::string::npos) << agent_log();
 }
 

@@ -153,9 +153,10 @@ void NodeMetrics::attach_driver(NvmlDriver& driver, device_plugin::PodResources&
   detach_driver();
   driver_ = &driver;
   sampler_ = std::make_unique<NvmlSampler>(driver, config.gpulet.driver_call_timeout);
+  host_engine_ = std::make_unique<HostEngineSampler>(loop_, *sampler_);
   collector_ = std::make_unique<MetricsCollector>(
       loop_, MetricsCollector::Ports{
-                 .sampler = *sampler_,
+                 .sampler = *host_engine_,
                  .pod_resources = pod_resources,
                  .pod_uids = [this] { return metrics::read_pod_uids(settings_.pod_logs_dir); },
                  .sampled = [this] { on_sampled(); },
@@ -174,6 +175,7 @@ void NodeMetrics::detach_driver() {
   if (driver_) driver_->set_on_xid(nullptr);
   usage_.detach();
   collector_.reset();
+  host_engine_.reset();
   sampler_.reset();
   driver_ = nullptr;
   snapshot_.reset();
@@ -182,6 +184,7 @@ void NodeMetrics::detach_driver() {
 
 void NodeMetrics::apply_metrics_config(const config::Config& config) {
   settings_ = config.gpulet.metrics;
+  driver_root_ = config.flags.container_driver_root;
   counters_.set_source(settings_.counters_file, settings_.counters_config_map);
   replace_if_valid(device_filter_,
                    metrics::DeviceFilter::parse_filter(settings_.devices, "gpulet.metrics.devices"),
@@ -240,6 +243,9 @@ void NodeMetrics::on_sampled() {
 
 void NodeMetrics::push_settings() {
   if (!collector_) return;
+  host_engine_->use_host_engine({.address = settings_.enabled ? settings_.host_engine : std::string(),
+                                 .driver_root = driver_root_,
+                                 .interval = settings_.interval});
   CollectorSettings settings;
   settings.interval = settings_.enabled ? Duration(settings_.interval) : Duration{};
   if (watched_) settings.interval = std::min(settings.interval, kWatchedInterval);
@@ -285,6 +291,7 @@ void NodeMetrics::add_to(metrics::Exposition& page, const AgentStatus& state,
                                            counts.repairs->dry_run, counts.repairs->is_reboot_requested};
   }
   numbers.claims = counts.claims;
+  numbers.host_engine_connected = host_engine_->is_connected();
   for (const auto& [resource, stats] : counts.kubelet) {
     for (const auto& [call, count] : stats.calls)
       numbers.kubelet_calls.push_back(

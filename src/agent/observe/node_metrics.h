@@ -15,6 +15,7 @@
 #include "agent/node/agent.h"
 #include "agent/node/ports.h"
 #include "agent/observe/claim_status.h"
+#include "agent/observe/host_engine_sampler.h"
 #include "agent/observe/limit_status.h"
 #include "agent/observe/metrics_collector.h"
 #include "agent/observe/power_status.h"
@@ -80,7 +81,7 @@ struct NodeCounts {
   // agent/remediation/cut_off_pods.h
   std::optional<std::vector<std::string>> containers_cut_off{};
   std::optional<RepairCounts> repairs{};  // where gpulet.repair is enabled
-  std::vector<GpuPowerStatus> power{};  // of GPUs whose limit the agent sets, or cannot
+  std::vector<GpuPowerStatus> power{};    // of GPUs whose limit the agent sets, or cannot
 };
 
 class NodeMetrics {
@@ -126,6 +127,7 @@ class NodeMetrics {
   std::function<void()> sampled_;
   std::function<device_plugin::DevicesByResource()> devices_;
   config::MetricsSettings settings_;
+  std::string driver_root_;
   CountersSource counters_;
   metrics::DeviceFilter device_filter_;
   metrics::PodLabelPatterns patterns_;
@@ -137,6 +139,7 @@ class NodeMetrics {
   std::optional<Time> snapshot_at_;
   NvmlDriver* driver_ = nullptr;
   std::unique_ptr<NvmlSampler> sampler_;
+  std::unique_ptr<HostEngineSampler> host_engine_;
   std::unique_ptr<MetricsCollector> collector_;
   UsageStore usage_;  // reads `collector_` when it is destroyed
 };

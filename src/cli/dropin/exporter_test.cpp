@@ -59,13 +59,13 @@ TEST(Exporter, ObeysOptionsThatTheAgentNamesOtherwise) {
 
 TEST(Exporter, SaysWhatItDoesNotUse) {
   const auto settings =
-      exporter_settings({{"enable-dcgm-log", "false"}}, {{"DCGM_REMOTE_HOSTENGINE_INFO", "nvidia-dcgm:5555"},
+      exporter_settings({{"enable-dcgm-log", "false"}}, {{"DCGM_EXPORTER_DCGM_LOG_LEVEL", "DEBUG"},
                                                          {"DCGM_EXPORTER_KUBERNETES", "true"},
                                                          {"DCGM_HPC_JOB_MAPPING_DIR", ""}});
   ASSERT_TRUE(settings);
   EXPECT_EQ(settings->notes,
             std::vector<std::string>{
-                "DCGM_REMOTE_HOSTENGINE_INFO is not used: no DCGM: the agent reads the driver directly"});
+                "DCGM_EXPORTER_DCGM_LOG_LEVEL is not used: no DCGM: the agent reads the driver directly"});
 }
 
 TEST(Exporter, IsRecognizedByItsVariablesWhereNoPluginDirectoryIsMounted) {

@@ -97,6 +97,19 @@ Status read_allocation(const JsonObject& allocation, std::string_view driver, Re
   return {};
 }
 
+Status read_reservations(const JsonObject& status, ResourceClaim& claim) {
+  GPULET_TRY_ASSIGN(const auto users, status.objects("reservedFor", kMaxReservations));
+  for (const auto& user : users) {
+    GPULET_TRY_ASSIGN(const std::string resource, user.required_text("resource"));
+    if (resource != "pods") continue;
+    PodRef pod{claim.name_space, {}, {}};
+    GPULET_TRY_ASSIGN(pod.name, user.required_text("name"));
+    GPULET_TRY_ASSIGN(pod.uid, user.required_text("uid"));
+    claim.reserved_for.push_back(std::move(pod));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<std::string> read_share_id(const JsonObject& object, const char* name) {
@@ -122,6 +135,7 @@ Result<ResourceClaim> parse_claim(std::string_view json, std::string_view driver
   GPULET_TRY_ASSIGN(claim.uid, metadata->required_text("uid"));
   GPULET_TRY_ASSIGN(const auto status, object.optional_object("status"));
   if (!status) return claim;
+  GPULET_TRY(read_reservations(*status, claim));
   GPULET_TRY_ASSIGN(const auto allocation, status->optional_object("allocation"));
   if (allocation) GPULET_TRY(read_allocation(*allocation, driver, claim));
   return claim;

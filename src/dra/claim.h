@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/types.h"
 
 namespace gpulet::dra {
 
@@ -24,6 +25,7 @@ inline constexpr std::size_t kMaxConfigs = 64;  // of class and claim
 inline constexpr std::size_t kMaxRequests = 32;
 inline constexpr std::size_t kMaxParameterBytes = 10u << 10;
 inline constexpr std::size_t kMaxConsumedCapacities = 32;  // of one result
+inline constexpr std::size_t kMaxReservations = 256;
 
 // One device that was allocated to one request.
 struct AllocationResult {
@@ -57,6 +59,7 @@ struct ResourceClaim {
   // Of this driver only, in the claim's order.
   std::vector<AllocationResult> results;
   std::vector<ConfigEntry> configs;
+  std::vector<PodRef> reserved_for = {};  // Pods that may use it
   friend bool operator==(const ResourceClaim&, const ResourceClaim&) = default;
 };
 

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/temporary_files.h"
+#include "dra/limit_demand.h"
 #include "dra/nvidia_checkpoint.h"
 
 namespace gpulet::dra {
@@ -69,7 +70,8 @@ struct ClaimController::Preparation {
   ClaimName claim;
   std::shared_ptr<Batch> batch;
   Backoff backoff;
-  std::optional<ResourceClaim> read{};  // the scheduler's decision does not change
+  std::optional<ResourceClaim> read{};                  // the scheduler's decision does not change
+  std::optional<std::vector<k8s::PodMetadata>> pods{};  // whose demands count
   bool reading = false;
   bool recorded_here = false;  // by this call; undone if it fails
   Error last_error;            // why it waits
@@ -177,10 +179,7 @@ void ClaimController::try_preparation(std::uint64_t id) {
   if (it == preparations_.end() || it->second->reading) return;
   auto& preparation = *it->second;
   preparation.retry.reset();
-  if (preparation.read) {
-    decide(id, prepare_claim(preparation));
-    return;
-  }
+  if (preparation.read) return continue_preparation(id);
   preparation.reading = true;
   source_.read_claim(preparation.claim,
                      [this, id, alive = lifetime_.watch()](Result<std::optional<std::string>> text) {
@@ -205,7 +204,27 @@ void ClaimController::on_claim_read(std::uint64_t id, Result<std::optional<std::
     return;
   }
   preparation.read = std::move(*claim);
-  decide(id, prepare_claim(preparation));
+  continue_preparation(id);
+}
+
+void ClaimController::continue_preparation(std::uint64_t id) {
+  auto& preparation = *preparations_.at(id);
+  if (preparation.pods || !shares_devices(*preparation.read) || records_.contains(preparation.claim.uid)) {
+    decide(id, prepare_claim(preparation));
+    return;
+  }
+  preparation.reading = true;
+  const auto decide_with = [this, id, alive = lifetime_.watch()](Result<std::vector<k8s::PodMetadata>> pods) {
+    const auto it = alive ? preparations_.find(id) : preparations_.end();
+    if (!alive || it == preparations_.end()) return;
+    auto& waiting = *it->second;
+    waiting.reading = false;
+    if (!pods)
+      return decide(id, fail(pods.error().code(), pods.error().full_message(), claim_subject(waiting.claim)));
+    waiting.pods = std::move(*pods);
+    decide(id, prepare_claim(waiting));
+  };
+  read_reserved_pods(source_, *preparation.read, settings_.pool_name, decide_with);
 }
 
 Result<PreparedClaim> ClaimController::prepare_claim(Preparation& preparation) {
@@ -225,6 +244,7 @@ Result<PreparedClaim> ClaimController::prepare_claim(Preparation& preparation) {
                                .gates = devices_->gates};
   GPULET_TRY_ASSIGN(const ClaimRecord record,
                     plan_preparation(*preparation.read, preparation.claim.uid, input));
+  if (preparation.pods) GPULET_TRY(check_limit_demands(record, *preparation.pods, devices_->limit_means));
   GPULET_TRY(apply_record(preparation, record));
   return prepared_devices(record);
 }

@@ -27,6 +27,7 @@
 #include "dra/claim_record.h"
 #include "dra/device_pool.h"
 #include "dra/partition_keeper.h"
+#include "fraction/limit_grade.h"
 #include "mps/plan.h"
 
 namespace gpulet::dra {
@@ -36,14 +37,16 @@ struct ClaimName {
   std::string name_space, name, uid;
 };
 
-// Reads claims from the API server, several at a time. Each callback comes once, from the loop, never from
-// inside the call or after destruction.
+// Reads claims and Pods from the API server, several at a time. Each callback comes once, from the loop,
+// never from inside the call or after destruction.
 class ClaimSource {
  public:
   virtual ~ClaimSource() = default;
   // The claim's JSON; nullopt where there is none of that name.
   virtual void read_claim(const ClaimName& claim,
                           std::function<void(Result<std::optional<std::string>>)> done) = 0;
+  // The JSON of the Pod of that name, perhaps with another uid; nullopt where there is none.
+  virtual void read_pod(const PodRef& pod, std::function<void(Result<std::optional<std::string>>)> done) = 0;
 };
 
 // Runs the MPS control daemons of claims. Loop's thread only; never calls the controller from inside a call.
@@ -69,6 +72,7 @@ struct NodeDevices {
   std::map<std::string, std::string> shown_uuids;   // as in PreparationInput
   std::map<DeviceUuid, std::string> withheld = {};  // likewise
   FeatureGates gates = {};
+  std::map<DeviceUuid, fraction::LimitMeans> limit_means = {};  // by GPU (dra/limit_demand.h)
 };
 
 struct ClaimSettings {
@@ -125,7 +129,7 @@ class ClaimController {
   // `done` gets an entry for every uid of the request, once, from the loop or from inside this call. A claim
   // that is prepared already has the same answer. Errors of a claim: those of plan_preparation; kNotFound
   // for one that does not exist; those of reading it and of writing files; kFailedPrecondition when it is
-  // unprepared meanwhile.
+  // unprepared meanwhile; those of dra/limit_demand.h, where the claim has no record yet.
   void prepare_claims(const std::vector<ClaimName>& claims,
                       std::function<void(std::map<std::string, Result<PreparedClaim>>)> done);
 
@@ -158,6 +162,8 @@ class ClaimController {
   void begin_preparation(const ClaimName& claim, std::shared_ptr<Batch> batch);
   void try_preparation(std::uint64_t id);
   void on_claim_read(std::uint64_t id, Result<std::optional<std::string>> text);
+  // Reads the Pods whose demands count, the first time; then decides.
+  void continue_preparation(std::uint64_t id);
   Result<PreparedClaim> prepare_claim(Preparation& preparation);
   Status apply_record(Preparation& preparation, const ClaimRecord& record);
   Status check_holders(const ClaimRecord& record) const;

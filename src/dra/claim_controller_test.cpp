@@ -45,6 +45,10 @@ class FakeSource final : public ClaimSource {
     });
   }
 
+  void read_pod(const PodRef&, std::function<void(Result<std::optional<std::string>>)>) override {
+    ADD_FAILURE();
+  }
+
   std::map<std::string, json> claims;  // by name
   std::optional<Error> error;
   bool answers = true;

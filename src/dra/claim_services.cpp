@@ -16,9 +16,9 @@
 namespace gpulet::dra {
 namespace {
 
-namespace api = k8s::io::kubelet::pkg::apis::dra::v1;
+namespace api = ::k8s::io::kubelet::pkg::apis::dra::v1;
 using ServiceV1 = api::DRAPlugin::AsyncService;
-using ServiceV1beta1 = k8s::io::kubelet::pkg::apis::dra::v1beta1::DRAPlugin::AsyncService;
+using ServiceV1beta1 = ::k8s::io::kubelet::pkg::apis::dra::v1beta1::DRAPlugin::AsyncService;
 using RegistrationService = pluginregistration::Registration::AsyncService;
 
 constexpr const char* kPluginType = "DRAPlugin";

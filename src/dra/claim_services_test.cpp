@@ -27,8 +27,8 @@
 namespace gpulet::dra {
 namespace {
 
-namespace api = k8s::io::kubelet::pkg::apis::dra::v1;
-namespace beta = k8s::io::kubelet::pkg::apis::dra::v1beta1;
+namespace api = ::k8s::io::kubelet::pkg::apis::dra::v1;
+namespace beta = ::k8s::io::kubelet::pkg::apis::dra::v1beta1;
 using gpulet::test::becomes_true;
 using gpulet::test::call_on_loop;
 

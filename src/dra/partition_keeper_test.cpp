@@ -43,6 +43,9 @@ class StoredClaims final : public ClaimSource {
       done(found == claims.end() ? std::nullopt : std::optional(found->second.dump()));
     });
   }
+  void read_pod(const PodRef&, std::function<void(Result<std::optional<std::string>>)>) override {
+    ADD_FAILURE();
+  }
   std::map<std::string, json> claims;
 
  private:

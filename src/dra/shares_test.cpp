@@ -289,6 +289,9 @@ class SharedSource final : public ClaimSource {
     loop_.post([text = found == claims.end() ? std::nullopt : std::optional(found->second.dump()),
                 done = std::move(done)] { done(text); });
   }
+  void read_pod(const PodRef&, std::function<void(Result<std::optional<std::string>>)>) override {
+    ADD_FAILURE();
+  }
   std::map<std::string, json> claims;
 
  private:

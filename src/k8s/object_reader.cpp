@@ -28,8 +28,49 @@ std::string controller_kind(const json& metadata) {
   return {};
 }
 
+// The names of a Pod's claims by the names that its containers use. Source: core/v1 PodResourceClaim,
+// PodResourceClaimStatus.
+std::map<std::string, std::string> read_claim_names(const json& pod) {
+  std::map<std::string, std::string> names;
+  const auto add = [&](const json& list) {
+    if (!list.is_array()) return;
+    for (const auto& one : list) {
+      auto claim = json_text(json_member(one, "resourceClaimName"));
+      if (!claim.empty()) names[json_text(json_member(one, "name"))] = std::move(claim);
+    }
+  };
+  add(json_member(json_member(pod, "spec"), "resourceClaims"));
+  add(json_member(json_member(pod, "status"), "resourceClaimStatuses"));
+  return names;
+}
+
+// Source: core/v1 ResourceClaim of a container; PodExtendedResourceClaimStatus,
+// ContainerExtendedResourceRequest.
+void add_claims(const json& pod, const std::map<std::string, std::string>& names, const json& spec,
+                PodContainer& container) {
+  const auto add = [&](std::string claim, std::string request) {
+    if (!claim.empty() && container.claims.size() < kMaxContainerClaims)
+      container.claims.push_back({std::move(claim), std::move(request)});
+  };
+  const auto& claims = json_member(json_member(spec, "resources"), "claims");
+  if (claims.is_array()) {
+    for (const auto& one : claims) {
+      const auto name = names.find(json_text(json_member(one, "name")));
+      if (name != names.end()) add(name->second, json_text(json_member(one, "request")));
+    }
+  }
+  const auto& extended = json_member(json_member(pod, "status"), "extendedResourceClaimStatus");
+  const auto& mappings = json_member(extended, "requestMappings");
+  if (!mappings.is_array()) return;
+  for (const auto& one : mappings) {
+    if (json_text(json_member(one, "containerName")) == container.name)
+      add(json_text(json_member(extended, "resourceClaimName")), json_text(json_member(one, "requestName")));
+  }
+}
+
 void add_containers(const json& pod, const char* field, const char* status_field,
                     std::vector<PodContainer>& containers) {
+  const auto claim_names = read_claim_names(pod);
   std::map<std::string, std::string> ids;
   const auto& statuses = json_member(json_member(pod, "status"), status_field);
   if (statuses.is_array()) {
@@ -46,10 +87,22 @@ void add_containers(const json& pod, const char* field, const char* status_field
                           .is_init = std::string_view(field) == kInitContainers,
                           .limits = json_text_map(json_member(spec, "resources"), "limits"),
                           .id = std::move(id)});
+    add_claims(pod, claim_names, spec, containers.back());
   }
 }
 
 }  // namespace
+
+fraction::PodFields fraction_fields(const PodMetadata& pod) {
+  fraction::PodFields fields;
+  for (const auto& [key, value] : pod.annotations) fields.annotations.push_back({key, value});
+  for (const auto& container : pod.containers) {
+    fraction::PodContainer one{container.name, container.is_init, {}};
+    for (const auto& [key, value] : container.limits) one.limits.push_back({key, value});
+    fields.containers.push_back(std::move(one));
+  }
+  return fields;
+}
 
 Result<std::optional<PodMetadata>> parse_pod_metadata(const json& pod, const std::string& node) {
   const auto& metadata = json_member(pod, "metadata");

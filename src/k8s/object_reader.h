@@ -17,6 +17,7 @@
 #include "base/loop.h"
 #include "base/result.h"
 #include "fraction/container_rules.h"
+#include "fraction/fraction_request.h"
 #include "k8s/api_client.h"
 #include "k8s/client_config.h"
 #include "k8s/objects.h"
@@ -29,6 +30,13 @@ inline constexpr std::size_t kMaxCounted = 100 * kCountPage;
 
 using Annotations = std::map<std::string, std::string>;
 
+// What a container names of a claim.
+struct ContainerClaim {
+  std::string claim;    // the name of the ResourceClaim, in the Pod's namespace
+  std::string request;  // of the claim, without an alternative; empty: all
+  friend auto operator<=>(const ContainerClaim&, const ContainerClaim&) = default;
+};
+
 struct PodContainer {
   std::string name;
   bool is_init = false;
@@ -39,8 +47,11 @@ struct PodContainer {
     const auto at = id.find("://");
     return at == std::string::npos ? id : id.substr(at + 3);
   }
+  // Also those of its extended resources. A claim that the Pod's status does not name yet is left out.
+  std::vector<ContainerClaim> claims{};
 };
-inline constexpr std::size_t kMaxPodContainers = 512;  // of a Pod, that are read
+inline constexpr std::size_t kMaxPodContainers = 512;   // of a Pod, that are read
+inline constexpr std::size_t kMaxContainerClaims = 64;  // likewise, of a container
 
 struct PodMetadata {
   PodRef pod;
@@ -54,6 +65,9 @@ struct PodMetadata {
   std::vector<PodContainer> containers{};           // in the Pod's order, init containers first
   std::vector<fraction::ContainerAccess> access{};  // of its containers, likewise
 };
+
+// What the Pod requests of shared GPUs. The views are those of `pod`.
+fraction::PodFields fraction_fields(const PodMetadata& pod);
 
 // nullopt: it is not on `node`. Errors: kIo for what is not a Pod.
 Result<std::optional<PodMetadata>> parse_pod_metadata(const nlohmann::json& pod, const std::string& node);

@@ -101,6 +101,32 @@ TEST_F(ObjectReaderTest, ReadsContainersWithTheirLimitsAndIds) {
   EXPECT_TRUE((*facts)->access.at(2).is_privileged);
 }
 
+TEST_F(ObjectReaderTest, ReadsTheClaimsOfContainers) {
+  begin([&](const Received&) {
+    auto pod = pod_object({});
+    pod["spec"]["resourceClaims"] = nlohmann::json::parse(
+        R"([{"name":"own","resourceClaimName":"shared"},{"name":"made","resourceClaimTemplateName":"t"},
+            {"name":"late","resourceClaimTemplateName":"t"}])");
+    pod["spec"]["containers"] = nlohmann::json::parse(
+        R"([{"name":"main","resources":{"claims":[{"name":"own","request":"gpus"},{"name":"made"},
+             {"name":"late"},{"name":"other"},3]}},{"name":"side"},{"name":"odd","resources":{"claims":3}}])");
+    pod["status"]["resourceClaimStatuses"] =
+        nlohmann::json::parse(R"([{"name":"made","resourceClaimName":"train-made-x7"},{"name":"late"}])");
+    pod["status"]["extendedResourceClaimStatus"] = nlohmann::json::parse(
+        R"({"resourceClaimName":"train-ext","requestMappings":[
+             {"containerName":"side","resourceName":"nvidia.com/gpu","requestName":"r-0"}]})");
+    return Reply{200, pod.dump()};
+  });
+  const auto facts = read_pod_on_loop("train");
+  ASSERT_TRUE(facts && *facts);
+  const auto& containers = (*facts)->containers;
+  ASSERT_EQ(containers.size(), 3u);
+  using Claims = std::vector<ContainerClaim>;
+  EXPECT_EQ(containers[0].claims, (Claims{{"shared", "gpus"}, {"train-made-x7", ""}}));
+  EXPECT_EQ(containers[1].claims, (Claims{{"train-ext", "r-0"}}));
+  EXPECT_TRUE(containers[2].claims.empty());
+}
+
 TEST_F(ObjectReaderTest, AtMostSoManyContainersAreRead) {
   begin([&](const Received&) {
     auto pod = pod_object({});

@@ -1,4 +1,4 @@
-// Claims, read from the API server for dra/claim_controller.h.
+// Claims and their Pods, read from the API server for dra/claim_controller.h.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@
 
 namespace gpulet::agent {
 
-// Needs get on resourceclaims. An invalid name counts as a claim that does not exist.
+// Needs get on resourceclaims, and on pods. An invalid name counts as an object that does not exist.
 class ApiClaimSource final : public dra::ClaimSource {
  public:
   ApiClaimSource(Loop& loop, const k8s::ClientConfig& access)
@@ -22,18 +22,27 @@ class ApiClaimSource final : public dra::ClaimSource {
 
   void read_claim(const dra::ClaimName& claim,
                   std::function<void(Result<std::optional<std::string>>)> done) override {
-    if (!is_dns_label(claim.name_space) || !is_dns_subdomain(claim.name)) {
+    read_named_object("/apis/resource.k8s.io/v1/", "resourceclaims", "get on resourceclaims.resource.k8s.io",
+                      claim.name_space, claim.name, std::move(done));
+  }
+  void read_pod(const PodRef& pod, std::function<void(Result<std::optional<std::string>>)> done) override {
+    read_named_object("/api/v1/", "pods", "get on pods", pod.name_space, pod.name, std::move(done));
+  }
+
+ private:
+  void read_named_object(const std::string& api, const std::string& resource, const std::string& permission,
+                         const std::string& name_space, const std::string& name,
+                         std::function<void(Result<std::optional<std::string>>)> done) {
+    if (!is_dns_label(name_space) || !is_dns_subdomain(name)) {
       loop_.post([done = std::move(done), alive = lifetime_.watch()] {
         if (alive) done(std::nullopt);
       });
       return;
     }
-    reader_->read_object(
-        "/apis/resource.k8s.io/v1/namespaces/" + claim.name_space + "/resourceclaims/" + claim.name,
-        "get on resourceclaims.resource.k8s.io", std::move(done));
+    reader_->read_object(std::string(api).append("namespaces/") + name_space + "/" + resource + "/" + name,
+                         permission, std::move(done));
   }
 
- private:
   Loop& loop_;
   std::unique_ptr<k8s::ParallelReader> reader_;
   Lifetime lifetime_;

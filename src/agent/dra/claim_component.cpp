@@ -10,6 +10,7 @@
 
 #include "agent/dra/api_claim_source.h"
 #include "agent/dra/claim_daemon_health.h"
+#include "agent/dra/claim_limits.h"
 #include "agent/dra/claim_report.h"
 #include "agent/dra/claim_sockets.h"
 #include "agent/dra/device_facts.h"
@@ -45,8 +46,7 @@ constexpr Duration kHealthInterval = dra::kHealthTimeout / 3;
 // minute: the devices are published once the driver is registered, or after this time without a kubelet.
 constexpr Duration kRegistrationWait = std::chrono::seconds(5);
 constexpr Duration kClaimPoll = std::chrono::seconds(1);  // while a GPU leaves the claims
-// What waits for longer is shown.
-constexpr Duration kShownWait = std::chrono::seconds(1);
+constexpr Duration kShownWait = std::chrono::seconds(1);  // what waits for longer is shown
 constexpr BackoffLimits kSpecRetry{std::chrono::milliseconds(100), std::chrono::seconds(10)};
 
 // Everything of one period in which claims are served. Its end closes the sockets; the slices stay, so that
@@ -64,6 +64,7 @@ class ClaimServer {
                            .cdi_directory = settings.cdi.spec_dir,
                            .nvidia_checkpoint = settings.kubelet_dir + "/plugins/" +
                                                 std::string(dra::kDriverName) + "/checkpoint.json"}));
+    node.claim_records = &server->controller_->records();
     server->serve();
     if (!node.claim_sockets) {
       GPULET_TRY_ASSIGN(node.claim_sockets, ClaimSockets::open_sockets(node));
@@ -94,6 +95,7 @@ class ClaimServer {
   }
   ~ClaimServer() {
     relay_->close_relay();
+    node_.claim_records = nullptr;
     node_.claim_services->close_services();
     node_.claim_sockets.reset();
   }
@@ -360,7 +362,8 @@ class ClaimServer {
         *facts_->base,
         dra::shown_uuids(publisher_->shown_slices()),
         withheld_gpus(*all_devices_, node_.offer_switch.offers()),
-        {.time_slicing_settings = settings.time_slicing_settings, .mps_support = settings.mps_support}}));
+        {.time_slicing_settings = settings.time_slicing_settings, .mps_support = settings.mps_support},
+        claim_limit_means(*snapshot_, node_.config)}));
   }
 
   // To the kubelet, where it differs from what was sent last.
@@ -389,9 +392,8 @@ class ClaimServer {
   }
 
   void report_notes() {
-    std::set<std::string> now;
-    for (const auto& note : all_devices_->notes) {
-      now.insert(note);
+    std::set<std::string> now(all_devices_->notes.begin(), all_devices_->notes.end());
+    for (const auto& note : now) {
       if (!notes_.contains(note)) log::warning("a device is not offered by claims", {{"reason", note}});
     }
     notes_ = std::move(now);
@@ -430,8 +432,7 @@ class ClaimServer {
   Backoff backoff_{kSpecRetry, 0};
   partition::GpuOffers reported_offers_;
   std::optional<PluginWatcher> plugin_watcher_;
-  Subscription claim_timer_, wait_timer_;
-  Subscription retry_, orphan_timer_, health_timer_, registration_wait_;
+  Subscription claim_timer_, wait_timer_, retry_, orphan_timer_, health_timer_, registration_wait_;
   Lifetime lifetime_;
 };
 
@@ -467,9 +468,8 @@ class ClaimComponent final : public Component {
   void begin_serving() {
     if (server_ || node_.is_config_pending) return;
     if (!wants_claims(node_)) return end_announcement();
-    if (!node_.client_config || node_.client_config->node_name.empty()) {
+    if (!node_.client_config || node_.client_config->node_name.empty())
       return log::error("gpulet.dra.enabled needs a cluster and the node's name (NODE_NAME)");
-    }
     auto server = ClaimServer::serve_claims(node_, mps_);
     if (!server) {
       end_announcement();

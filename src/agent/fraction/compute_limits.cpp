@@ -58,9 +58,16 @@ Result<std::vector<NamespaceSetting>> plan_compute(const ContainerLimits& contai
 void ComputeLimits::hold_compute(const ContainerLimits& container, Duration within, Done done) {
   const auto specs = ports_.specs();
   if (std::ranges::all_of(specs, [](const auto& spec) { return spec.namespaces.empty(); })) return done({});
-  if (container.is_init && container.compute_thousandths != 0)
+  if (container.is_init) {
+    const bool has_share = std::ranges::any_of(specs, [&](const mps::DaemonSpec& spec) {
+      return !spec.namespaces.empty() && std::ranges::any_of(spec.resources, [&](const auto& resource) {
+        return container.held.contains(resource);
+      });
+    });
+    if (!has_share || container.compute_thousandths == 0) return done({});
     return done(
         fail(Code::kFailedPrecondition, "the kubelet does not say which GPUs an init container holds"));
+  }
   auto settings = plan_compute(container, specs);
   if (!settings) return done(fail(settings.error()));
   if (settings->empty()) return done({});

@@ -49,7 +49,7 @@ class ComputeLimits {
 
   // Calls `done` once, at once where no namespace is the container's, within `within` else. Errors: those of
   // plan_compute() and `set_namespace`; kDeadlineExceeded; kFailedPrecondition for an init container that
-  // requests compute: the kubelet does not say which shares it holds.
+  // requests compute of a share by MPS: the kubelet does not say which one it holds.
   void hold_compute(const ContainerLimits& container, Duration within, Done done);
 
  private:

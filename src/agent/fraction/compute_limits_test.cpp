@@ -134,7 +134,14 @@ TEST_F(ComputeLimitsTest, OthersAreNotHeldUp) {
   EXPECT_THAT(hold(holder_of({"GPU-7::0"}, 0)), HasSubstr("its share is no longer offered"));
   auto init = holder_of({}, 300);
   init.is_init = true;
+  EXPECT_EQ(hold(init), "") << "it holds no share of the daemon";
+  init.held[ResourceName("nvidia.com/other")];
+  EXPECT_EQ(hold(init), "");
+  init.held[specs[0].resources.front()];
   EXPECT_THAT(hold(init), HasSubstr("does not say which GPUs an init container holds"));
+  init.compute_thousandths = 0;
+  EXPECT_EQ(hold(init), "");
+  init.compute_thousandths = 300;
   specs[0].namespaces.clear();
   EXPECT_EQ(hold(init), "");
   EXPECT_EQ(hold(holder_of({"GPU-0::2"}, 300)), "");

@@ -4,6 +4,7 @@
 #include <random>
 #include <utility>
 
+#include "agent/dra/claim_limits.h"
 #include "agent/driver/nvml_adapters.h"
 #include "agent/fraction/compute_limits.h"
 #include "agent/fraction/container_processes.h"
@@ -12,6 +13,8 @@
 #include "agent/node/components.h"
 #include "agent/node/devices.h"
 #include "agent/observe/limit_status.h"
+#include "dra/claim_memory.h"
+#include "dra/device_pool.h"
 #include "k8s/event_recorder.h"
 #include "partition/limit_means.h"
 
@@ -94,7 +97,11 @@ class MemoryAuditComponent final : public Component {
                    .on_invalid_request = {},
                    .changed = {},
                    .refreshed = [this](const Status& result) { limits_.on_pods_read(result); },
-                   .shows_allocations = [this] { return node_.devices->shows_allocations(); }},
+                   .shows_allocations = [this] { return node_.devices->shows_allocations(); },
+                   .claimed_memory =
+                       [this](const std::string& name_space, std::span<const k8s::ContainerClaim> claims) {
+                         return find_claimed_memory(node_, name_space, claims);
+                       }},
         .read_memory = [this](std::vector<GpuMemoryQuestion> questions,
                               auto done) { read_memory(std::move(questions), std::move(done)); },
         .cgroups = [](unsigned pid) { return read_pod_cgroups(pid); },
@@ -107,7 +114,8 @@ class MemoryAuditComponent final : public Component {
             },
         .notify =
             [this](const EvictionEvent& event) { send_eviction_event(*events_, "memory limit", event); },
-        .is_shared_by_mps = [this](const ResourceName& resource) { return is_shared_by_mps(resource); },
+        .is_shared_by_mps = [this](const LedgerEntry& entry,
+                                   const DeviceUuid& gpu) { return is_shared_by_mps(entry.resource, gpu); },
         .limit_means = [this](const LedgerEntry& entry,
                               const DeviceUuid& gpu) { return limit_means(entry, gpu); },
         .end_clients =
@@ -167,6 +175,8 @@ class MemoryAuditComponent final : public Component {
     const auto offers = node_.devices->agent()->offers();
     std::vector<const partition::Resource*> resources;
     for (const auto& offer : offers) resources.push_back(&offer->resource);
+    const auto of_claims = shared_by_claims(node_.claim_pool.get(), *snapshot);
+    resources.push_back(&of_claims);
     const auto means = partition::common_limit_means(resources, *snapshot, node_.config);
     if (means == fraction::LimitMeans{}) return;
     const auto grade = fraction::grade_of_node(means);
@@ -191,6 +201,8 @@ class MemoryAuditComponent final : public Component {
   fraction::LimitMeans offered_limit_means(const ResourceName& resource, const DeviceUuid& gpu) const {
     const auto snapshot = present_snapshot();
     if (!snapshot) return {};
+    if (resource == ResourceName(std::string(dra::kDriverName)))
+      return claim_limit_means(node_, *snapshot, gpu);
     for (const auto& offer : node_.devices->agent()->offers()) {
       if (offer->resource.name != resource) continue;
       for (const auto& device : offer->resource.devices) {
@@ -201,7 +213,9 @@ class MemoryAuditComponent final : public Component {
     return {};
   }
 
-  bool is_shared_by_mps(const ResourceName& resource) const {
+  bool is_shared_by_mps(const ResourceName& resource, const DeviceUuid& gpu) const {
+    if (resource == ResourceName(std::string(dra::kDriverName)))
+      return node_.claim_records == nullptr || dra::find_claim_daemon(*node_.claim_records, gpu) != nullptr;
     const auto* agent = node_.devices->agent();
     if (agent == nullptr) return true;
     return std::ranges::any_of(agent->offers(), [&](const auto& offer) {

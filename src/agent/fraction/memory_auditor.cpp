@@ -236,7 +236,7 @@ void MemoryAuditor::act_on(const DeviceUuid& gpu, const LedgerEntry& entry, cons
   if (action_ == ExceededAction::kEvict || (action_ == ExceededAction::kKill && use.pids.empty()))
     return evict();
   if (action_ != ExceededAction::kKill) return;
-  if (!ports_.is_shared_by_mps(entry.resource)) return kill_processes(gpu, entry, use, is_first);
+  if (!ports_.is_shared_by_mps(entry, gpu)) return kill_processes(gpu, entry, use, is_first);
   if (!end_and_kill(gpu, entry, use, is_first)) evict();
 }
 
@@ -312,7 +312,7 @@ void MemoryAuditor::kill_processes(const DeviceUuid& gpu, const LedgerEntry& ent
 void MemoryAuditor::evict_pod(const DeviceUuid& gpu, const LedgerEntry& entry, const std::string& text) {
   auto& pending = evictions_[entry.pod];
   if (pending.eviction) return;
-  const bool has_clients = ports_.is_shared_by_mps(entry.resource);
+  const bool has_clients = ports_.is_shared_by_mps(entry, gpu);
   pending.eviction =
       ports_.evict(entry.pod, [this, pod = entry.pod, text, has_clients,
                                holder = Holder{gpu, entry.key()}](const k8s::EvictionUpdate& update) {
@@ -369,8 +369,8 @@ metrics::MemoryAuditStats MemoryAuditor::stats() const {
                                   entry.container,
                                   entry.limit,
                                   use == uses.end() ? std::nullopt : std::optional(use->used)});
-      const auto caps =
-          fraction::check_container_rules(entry.access, ports_.is_shared_by_mps(entry.resource));
+      auto caps = fraction::check_container_rules(entry.access, ports_.is_shared_by_mps(entry, gpu));
+      caps.insert(caps.end(), entry.caps.begin(), entry.caps.end());
       const auto grade =
           fraction::grade_of_container(entry.limit.mebibytes(), ports_.limit_means(entry, gpu), caps);
       stats.containers.back().grade = fraction::limit_grade_name(grade.grade);

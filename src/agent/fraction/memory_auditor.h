@@ -86,9 +86,9 @@ struct MemoryAuditorPorts {
   std::function<Status(unsigned pid, const metrics::PodCgroup& expected)> kill;
   std::function<std::unique_ptr<k8s::Eviction>(const PodRef&, k8s::Eviction::UpdateCallback)> evict;
   std::function<void(const EvictionEvent&)> notify;
-  // Whether a resource is shared by MPS, where a killed client may take others with it: its work is ended
-  // first, or its Pod is evicted instead.
-  std::function<bool(const ResourceName&)> is_shared_by_mps;
+  // Whether the container's part of a GPU is shared by MPS, where a killed client may take others with it:
+  // its work is ended first, or its Pod is evicted instead.
+  std::function<bool(const LedgerEntry&, const DeviceUuid&)> is_shared_by_mps;
   // What holds a container's limit on a GPU (partition/limit_means.h).
   std::function<fraction::LimitMeans(const LedgerEntry&, const DeviceUuid&)> limit_means;
   // mps::Daemon::end_clients() of the agent's daemon of the GPU; false, without `done`: there is none. May be

@@ -10,21 +10,16 @@
 namespace gpulet::agent {
 namespace {
 
-fraction::PodFields fraction_fields(const k8s::PodMetadata& pod) {
-  fraction::PodFields fields;
-  for (const auto& [key, value] : pod.annotations) fields.annotations.push_back({key, value});
-  for (const auto& container : pod.containers) {
-    fraction::PodContainer one{container.name, container.is_init, {}};
-    for (const auto& [key, value] : container.limits) one.limits.push_back({key, value});
-    fields.containers.push_back(std::move(one));
-  }
-  return fields;
-}
-
 Bytes limit_of(const fraction::FractionRequest& request, const inventory::Gpu& gpu, unsigned shares) {
   if (request.memory_limit.is_zero() || gpu.memory == Bytes{}) return {};
   const auto whole = gpu.memory.mebibytes();
   return mebibytes(std::min(request.memory_limit.mib_of(whole), whole) * shares);
+}
+
+// Whether several containers use a share of a claim.
+bool is_common(const std::map<std::string, unsigned>& share_uses, const std::string& share) {
+  const auto found = share_uses.find(share);
+  return found != share_uses.end() && found->second > 1;
 }
 
 }  // namespace
@@ -90,38 +85,84 @@ ContainerLimits MemoryLedger::find_limits(const std::string& pod_uid, const std:
   ContainerLimits known{.state = State::kKnown, .pod = pod.facts->pod};
   known.is_init = held == pod.containers.end();
   if (request != pod.requests.end()) known.compute_thousandths = request->second.compute_thousandths;
-  if (known.is_init) return known;
+  const auto claimed = find_claimed(pod, container);
+  if (!claimed) return refuse(claimed.error().message());
+  if (known.is_init) {
+    for (const auto& [uuid, memory] : *claimed) {
+      const auto* gpu = snapshot_->find(uuid);
+      if (gpu != nullptr && !gpu->mig_enabled && memory.limit != Bytes{}) known.limits[uuid] = memory.limit;
+    }
+    known.unlimited = unlimited_gpus(pod);
+    const auto spec = std::ranges::find(pod.facts->containers, container, &k8s::PodContainer::name);
+    for (const auto& [resource, amount] : spec->limits) known.held[ResourceName(resource)];
+    return known;
+  }
   for (const auto& [resource, ids] : held->second.ids) known.held[resource].assign(ids.begin(), ids.end());
   if (held->second.has_twin) {
     known.held_problem = "the kubelet lists two Pods of this name; the older one must end first";
   } else if (held->second.has_unknown) {
     known.held_problem = "one of its GPUs is not known";
   }
-  if (!is_limited) return known;
+  const bool has_claimed_limit =
+      std::ranges::any_of(*claimed, [](const auto& one) { return one.second.limit != Bytes{}; });
+  if (!is_limited && !has_claimed_limit) return known;
   if (!known.held_problem.empty()) return refuse(known.held_problem);
   for (const auto& [uuid, shares] : held->second.shares) {
     // A MIG device holds its memory itself.
     const auto* gpu = snapshot_->find(uuid);
     if (uuid.str().starts_with("MIG-") || (gpu != nullptr && gpu->mig_enabled)) continue;
-    const auto limit = gpu == nullptr ? Bytes{} : limit_of(request->second, *gpu, shares);
-    if (limit == Bytes{}) return refuse("the memory of " + uuid.str() + " is not known");
-    known.limits[uuid] = limit;
+    if (gpu == nullptr || (is_limited && limit_of(request->second, *gpu, shares) == Bytes{}))
+      return refuse("the memory of " + uuid.str() + " is not known");
+    const auto limit = limit_on(*gpu, pod, container, shares, *claimed).amount;
+    if (limit != Bytes{}) known.limits[uuid] = limit;
   }
+  if (known.limits.empty()) return known;
   known.unlimited = unlimited_gpus(pod);
   pod.starts = true;
   if (!after_start_) after_start_ = ports_.loop.after(kLedgerStartDelay, [this] { read_started_pods(); });
   return known;
 }
 
+Result<MemoryLedger::ClaimedMemory> MemoryLedger::find_claimed(const HeldPod& pod,
+                                                               const std::string& container) const {
+  if (!ports_.claimed_memory || !pod.facts) return ClaimedMemory();
+  const auto spec = std::ranges::find(pod.facts->containers, container, &k8s::PodContainer::name);
+  if (spec == pod.facts->containers.end()) return ClaimedMemory();
+  const auto held = pod.containers.find(container);
+  // Others than init containers have a device of claims only where the kubelet lists it.
+  const bool has_claim = held == pod.containers.end() ? spec->is_init : held->second.has_claim;
+  if (!has_claim || (held == pod.containers.end() && spec->claims.empty())) return ClaimedMemory();
+  auto claimed = ports_.claimed_memory(pod.facts->pod.name_space, spec->claims);
+  if (!claimed && claimed.error().code() == Code::kUnsupported) return ClaimedMemory();
+  if (!claimed) return fail(claimed.error());
+  if (held == pod.containers.end()) return claimed;
+  for (const auto& uuid : held->second.claimed) {
+    if (!claimed->contains(uuid))
+      return fail(Code::kUnavailable, "the claim that gave it " + uuid.str() + " is not known");
+  }
+  return claimed;
+}
+
+MemoryLedger::Limit MemoryLedger::limit_on(const inventory::Gpu& gpu, const HeldPod& pod,
+                                           const std::string& container, unsigned shares,
+                                           const ClaimedMemory& claimed) {
+  Limit limit;
+  const auto request = pod.requests.find(container);
+  if (request != pod.requests.end())
+    limit = {limit_of(request->second, gpu, shares), request->second.memory_source};
+  const auto found = claimed.find(gpu.uuid);
+  if (found == claimed.end() || found->second.limit == Bytes{}) return limit;
+  if (limit.amount != Bytes{} && limit.amount < found->second.limit) return limit;
+  return {found->second.limit, "claim " + found->second.claim};
+}
+
 std::set<DeviceUuid> MemoryLedger::unlimited_gpus(const HeldPod& pod) const {
   std::set<DeviceUuid> gpus;
   for (const auto& [name, held] : pod.containers) {
-    const auto request = pod.requests.find(name);
+    const auto claimed = find_claimed(pod, name).value_or(ClaimedMemory());
     for (const auto& [uuid, shares] : held.shares) {
       const auto* gpu = snapshot_->find(uuid);
-      if (request == pod.requests.end() || gpu == nullptr ||
-          limit_of(request->second, *gpu, shares) == Bytes{})
-        gpus.insert(uuid);
+      if (gpu == nullptr || limit_on(*gpu, pod, name, shares, claimed).amount == Bytes{}) gpus.insert(uuid);
     }
   }
   return gpus;
@@ -147,8 +188,9 @@ const MemoryLedger::HeldContainer* MemoryLedger::HeldPod::find_container(const s
 }
 
 bool MemoryLedger::HeldPod::has_limit() const {
-  return std::ranges::any_of(requests,
-                             [](const auto& request) { return !request.second.memory_limit.is_zero(); });
+  return has_claimed_limit || std::ranges::any_of(requests, [](const auto& request) {
+           return !request.second.memory_limit.is_zero();
+         });
 }
 
 bool MemoryLedger::has_limits() const {
@@ -211,7 +253,10 @@ void MemoryLedger::on_holders(const std::vector<ContainerDevices>& holders) {
         // A device of several NUMA nodes is listed for each.
         if (!one.ids[resource].insert(id).second) continue;
         one.resource = resource;
-        one.has_claim |= resource.str() == dra::kDriverName;
+        if (resource.str() == dra::kDriverName) {
+          one.has_claim = true;
+          one.claimed.insert(share->device);
+        }
         ++one.shares[share->device];
       }
     }
@@ -273,7 +318,7 @@ void MemoryLedger::use_facts(HeldPod& pod, const k8s::PodMetadata& facts) {
   if (is_same_run) return;
   pod.requests.clear();
   pod.problem.clear();
-  const auto requests = fraction::parse_fraction_requests(fraction_fields(facts));
+  const auto requests = fraction::parse_fraction_requests(k8s::fraction_fields(facts));
   if (!requests) {
     pod.problem = requests.error().message();
     return ports_.on_invalid_request(facts.pod, pod.problem);
@@ -322,33 +367,64 @@ void MemoryLedger::schedule_poll() {
   }
 }
 
-void MemoryLedger::rebuild() {
-  std::map<DeviceUuid, std::vector<LedgerEntry>> entries;
+std::map<std::string, unsigned> MemoryLedger::count_share_uses() const {
+  std::map<std::string, unsigned> uses;
   for (const auto& [name, pod] : pods_) {
-    for (const auto& [container, held] : pod.containers) {
-      LedgerEntry entry{.pod = {name.name_space, name.name, pod.facts ? pod.facts->pod.uid : ""},
-                        .container = container,
-                        .container_id = {},
-                        .resource = held.resource,
-                        .limit = {},
-                        .source = {}};
-      if (pod.facts) {
-        const auto spec = std::ranges::find(pod.facts->containers, container, &k8s::PodContainer::name);
-        if (spec != pod.facts->containers.end()) entry.container_id = spec->engine_id();
-        const auto access = std::ranges::find(pod.facts->access, container, &fraction::ContainerAccess::name);
-        if (access != pod.facts->access.end()) entry.access = *access;
-      }
-      const auto request = pod.requests.find(container);
-      for (const auto& [uuid, shares] : held.shares) {
-        const auto* gpu = snapshot_ ? snapshot_->find(uuid) : nullptr;
-        if (gpu == nullptr || gpu->mig_enabled) continue;
-        entry.limit = request == pod.requests.end() ? Bytes{} : limit_of(request->second, *gpu, shares);
-        entry.source = request == pod.requests.end() ? "" : request->second.memory_source;
-        entries[uuid].push_back(entry);
+    if (!pod.facts || !ports_.claimed_memory) continue;
+    // Also of init containers, which may stay as sidecars.
+    for (const auto& container : pod.facts->containers) {
+      if (container.claims.empty()) continue;
+      const auto claimed = ports_.claimed_memory(name.name_space, container.claims);
+      if (!claimed) continue;
+      for (const auto& [uuid, memory] : *claimed) {
+        for (const auto& share : memory.shares) ++uses[share];
       }
     }
   }
-  const bool is_changed = std::exchange(entries_, entries) != entries;
+  return uses;
+}
+
+void MemoryLedger::add_entries(const PodName& name, HeldPod& pod,
+                               const std::map<std::string, unsigned>& share_uses) {
+  pod.has_claimed_limit = false;
+  for (const auto& [container, held] : pod.containers) {
+    LedgerEntry entry{.pod = {name.name_space, name.name, pod.facts ? pod.facts->pod.uid : ""},
+                      .container = container,
+                      .container_id = {},
+                      .resource = held.resource,
+                      .limit = {},
+                      .source = {}};
+    if (pod.facts) {
+      const auto spec = std::ranges::find(pod.facts->containers, container, &k8s::PodContainer::name);
+      if (spec != pod.facts->containers.end()) entry.container_id = spec->engine_id();
+      const auto access = std::ranges::find(pod.facts->access, container, &fraction::ContainerAccess::name);
+      if (access != pod.facts->access.end()) entry.access = *access;
+    }
+    const auto claimed = find_claimed(pod, container).value_or(ClaimedMemory());
+    for (const auto& [uuid, shares] : held.shares) {
+      const auto* gpu = snapshot_ ? snapshot_->find(uuid) : nullptr;
+      if (gpu == nullptr || gpu->mig_enabled) continue;
+      auto limit = limit_on(*gpu, pod, container, shares, claimed);
+      entry.limit = limit.amount;
+      entry.source = std::move(limit.source);
+      entry.caps.clear();
+      const auto memory = claimed.find(uuid);
+      if (memory != claimed.end() && memory->second.limit != Bytes{}) {
+        pod.has_claimed_limit = true;
+        if (std::ranges::any_of(memory->second.shares,
+                                [&](const auto& share) { return is_common(share_uses, share); }))
+          entry.caps = {{fraction::LimitGrade::kNone, dra::common_share_text(memory->second.claim)}};
+      }
+      entries_[uuid].push_back(entry);
+    }
+  }
+}
+
+void MemoryLedger::rebuild() {
+  const auto before = std::exchange(entries_, {});
+  const auto share_uses = count_share_uses();
+  for (auto& [name, pod] : pods_) add_entries(name, pod, share_uses);
+  const bool is_changed = before != entries_;
   if (is_idle() && !next_ && has_limits())
     next_ = ports_.loop.after(kLedgerPollInterval, [this] { refresh(); });
   if (is_changed) ports_.changed();

@@ -1,6 +1,6 @@
 // Which containers hold which GPUs of this node, and how much of their memory each may use: the kubelet's
-// PodResources joined with what the Pods request (fraction/fraction_request.h). Rebuilt from both after a
-// restart; nothing is written.
+// PodResources joined with what the Pods request (fraction/fraction_request.h), and with what their claims
+// have (dra/claim_memory.h); the least counts. Rebuilt from these after a restart; nothing is written.
 //
 // What a Pod requests is read once, when it is first seen: an annotation that its owner changes later raises
 // no limit. A Pod with a limit is read again each minute: ephemeral containers may have been added.
@@ -11,12 +11,14 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/loop.h"
 #include "base/types.h"
+#include "dra/claim_memory.h"
 #include "fraction/container_rules.h"
 #include "fraction/fraction_request.h"
 #include "fraction/memory_audit.h"
@@ -52,6 +54,7 @@ struct LedgerEntry {
   std::string source;  // the field of the limit: "annotation gpu-fraction"
   // What the Pod's spec lets the container reach. Until the Pod is read: everything.
   fraction::ContainerAccess access{.is_privileged = true};
+  std::vector<fraction::GradeCap> caps{};  // of this GPU: why its limit holds less than the node's
   fraction::ContainerKey key() const {
     // Unread containers are different holders too.
     return {pod.uid.empty() ? pod.name_space + "/" + pod.name : pod.uid, container};
@@ -73,8 +76,8 @@ struct ContainerLimits {
   std::set<DeviceUuid> unlimited{};      // kKnown: GPUs that a container of the Pod holds without a limit
   // kKnown: what the container requests of the compute of each of its shares (compute_limits.h); 0: nothing.
   unsigned compute_thousandths = 0;
-  bool is_init = false;  // no list of the kubelet has what it holds
-  std::map<ResourceName, std::vector<DeviceId>> held{};
+  bool is_init = false;                                  // no list of the kubelet has what it holds
+  std::map<ResourceName, std::vector<DeviceId>> held{};  // of an init container: no ids
   std::string held_problem{};  // why `held` may have another Pod's devices, or lack some; empty: it is exact
 };
 
@@ -93,6 +96,11 @@ struct MemoryLedgerPorts {
   std::function<void(const Status&)> refreshed = {};
   // As Devices::shows_allocations(); empty: never.
   std::function<bool()> shows_allocations = {};
+  // dra::claimed_memory() of the claims that are prepared. Errors: those; kUnavailable while this agent does
+  // not serve claims yet; kUnsupported where another driver does, whose claims set no limits. May be empty.
+  std::function<Result<std::map<DeviceUuid, dra::ClaimedMemory>>(const std::string& name_space,
+                                                                 std::span<const k8s::ContainerClaim>)>
+      claimed_memory = {};
 };
 
 // Loop's thread only.
@@ -116,7 +124,8 @@ class MemoryLedger {
   void refresh_pods(const PodRef& starting = {});
 
   // The limits of a container of this run of a Pod, which is about to start: its id is read soon. An init
-  // container is in no list of the kubelet: where it requests memory, it is refused.
+  // container is in no list of the kubelet: where it requests memory, it is refused; it has those of its
+  // claims.
   //
   // What the kubelet has listed counts if it was asked after the container's first call of this, or after
   // every allocation: a name alone may be that of an older Pod, which held other GPUs.
@@ -135,6 +144,7 @@ class MemoryLedger {
     bool has_twin = false;                  // of another Pod with the same names
     // In their own order: the kubelet's differs from List to List.
     std::map<ResourceName, std::set<DeviceId>> ids{};
+    std::set<DeviceUuid> claimed{};  // of its GPUs
     friend bool operator==(const HeldContainer&, const HeldContainer&) = default;
   };
   struct HeldPod {
@@ -145,11 +155,25 @@ class MemoryLedger {
     std::string problem = {};                                   // of the requests
     Time read_at{};
     bool starts = false;  // one of its containers
+    bool has_claimed_limit = false;
     bool has_limit() const;
     const HeldContainer* find_container(const std::string& name) const;
   };
 
+  using ClaimedMemory = std::map<DeviceUuid, dra::ClaimedMemory>;
+  // Of a container of the Pod. Errors: also kUnavailable where the claim that gave it a GPU is not known.
+  Result<ClaimedMemory> find_claimed(const HeldPod& pod, const std::string& container) const;
+  struct Limit {
+    Bytes amount;  // 0: none
+    std::string source;
+  };
+  // Of a container on a GPU without MIG.
+  static Limit limit_on(const inventory::Gpu& gpu, const HeldPod& pod, const std::string& container,
+                        unsigned shares, const ClaimedMemory& claimed);
   std::set<DeviceUuid> unlimited_gpus(const HeldPod& pod) const;
+  void add_entries(const PodName& name, HeldPod& pod, const std::map<std::string, unsigned>& share_uses);
+  // The containers that use each share of a claim.
+  std::map<std::string, unsigned> count_share_uses() const;
   bool is_idle() const { return !is_listing_ && reading_.empty(); }
   // Whether the newest List shows what the container holds.
   bool is_list_current(const std::string& pod_uid, const std::string& container, bool has_claim);

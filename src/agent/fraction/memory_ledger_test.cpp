@@ -34,7 +34,12 @@ class MemoryLedgerTest : public testing::Test {
                                      .on_invalid_request = [](const PodRef&, const std::string&) {},
                                      .changed = [] {},
                                      .refreshed = [this](const Status& result) { on_round(result); },
-                                     .shows_allocations = [this] { return shows_allocations; }},
+                                     .shows_allocations = [this] { return shows_allocations; },
+                                     .claimed_memory = [this](const auto& name_space, auto claims)
+                                         -> Result<std::map<DeviceUuid, dra::ClaimedMemory>> {
+                                       if (claims_error) return fail(*claims_error);
+                                       return dra::claimed_memory(claims_of_node, name_space, claims);
+                                     }},
                    1);
     ledger->use_snapshot(node);
     loop.run_ready();
@@ -50,6 +55,22 @@ class MemoryLedgerTest : public testing::Test {
     reader.pods["default/" + name].containers = {
         {.name = "prepare", .is_init = true, .limits = {}, .id = {}},
         {.name = "main", .limits = {{"nvidia.com/gpu", "1"}}, .id = {}}};
+  }
+  // A Pod whose container main has GPU-0 by a claim, which has a share of so much memory; 0: the whole GPU.
+  void add_claim_pod(const std::string& name, const std::string& claim, std::uint64_t mib) {
+    auto listed = container_with_devices(name, {"GPU-0"});
+    listed.devices = {{ResourceName("gpu.nvidia.com"), {DeviceId("GPU-0")}}};
+    holders.push_back(listed);
+    reader.add_pod(name);
+    reader.pods["default/" + name].containers = {
+        {.name = "prepare", .is_init = true, .limits = {}, .id = {}},
+        {.name = "main", .limits = {}, .id = {}, .claims = {{claim, "gpus"}}}};
+    dra::RecordedDevice device{"gpus", "node-1", "gpu-0", DeviceUuid("GPU-0")};
+    if (mib != 0) {
+      device.share_id = "share-of-" + claim;
+      device.consumed["memory"] = mebibytes(mib).value;
+    }
+    claims_of_node["uid-" + claim] = {"uid-" + claim, "default", claim, {device}};
   }
   // A round before the refresh was called has an error, so that nobody takes it for an answer.
   void on_round(const Status& result) {
@@ -73,6 +94,8 @@ class MemoryLedgerTest : public testing::Test {
   std::vector<Status> rounds;
   unsigned early_rounds = 0;
   bool shows_allocations = true;
+  std::map<std::string, dra::ClaimRecord> claims_of_node;
+  std::optional<Error> claims_error;
   std::optional<MemoryLedger> ledger;
 };
 
@@ -100,6 +123,90 @@ TEST_F(MemoryLedgerTest, FindsTheLimitsOfAContainer) {
   EXPECT_TRUE(ledger->find_limits("uid-plain", "prepare").is_init);
 }
 
+TEST_F(MemoryLedgerTest, AShareOfAClaimIsTheLimit) {
+  add_claim_pod("a", "claim-a", 4096);
+  add_claim_pod("whole", "claim-w", 0);
+  ledger->find_limits("uid-a", "main");
+  ledger->find_limits("uid-whole", "main");
+  refresh();
+  const auto found = ledger->find_limits("uid-a", "main");
+  ASSERT_EQ(found.state, State::kKnown) << found.reason;
+  EXPECT_EQ(found.limits, (std::map<DeviceUuid, Bytes>{{DeviceUuid("GPU-0"), mebibytes(4096)}}));
+  EXPECT_TRUE(found.unlimited.empty());
+  const auto whole = ledger->find_limits("uid-whole", "main");
+  EXPECT_EQ(whole.state, State::kKnown);
+  EXPECT_TRUE(whole.limits.empty());
+  const auto& entries = ledger->entries().at(DeviceUuid("GPU-0"));
+  ASSERT_EQ(entries.size(), 2u);
+  EXPECT_EQ(entries[0].limit, mebibytes(4096));
+  EXPECT_EQ(entries[0].source, "claim default/claim-a");
+  EXPECT_EQ(entries[0].resource, ResourceName("gpu.nvidia.com"));
+  EXPECT_TRUE(entries[0].caps.empty());
+  EXPECT_EQ(entries[1].limit, Bytes{});
+  EXPECT_TRUE(ledger->has_limits());
+}
+
+TEST_F(MemoryLedgerTest, TheLeastOfClaimAndRequestCounts) {
+  add_claim_pod("a", "claim-a", 4096);
+  add_claim_pod("b", "claim-b", 4096);
+  for (const auto& [name, memory] : {std::pair("a", "2000"), {"b", "8000"}}) {
+    reader.pods[std::string("default/") + name].annotations["gpu-memory"] = memory;
+    reader.pods[std::string("default/") + name].containers[1].limits = {{"nvidia.com/gpu", "1"}};
+  }
+  ledger->find_limits("uid-a", "main");
+  ledger->find_limits("uid-b", "main");
+  refresh();
+  const DeviceUuid gpu("GPU-0");
+  EXPECT_EQ(ledger->find_limits("uid-a", "main").limits.at(gpu), mebibytes(2000));
+  EXPECT_EQ(ledger->find_limits("uid-b", "main").limits.at(gpu), mebibytes(4096));
+  EXPECT_EQ(ledger->entries().at(gpu)[0].source, "annotation gpu-memory");
+  EXPECT_EQ(ledger->entries().at(gpu)[1].source, "claim default/claim-b");
+}
+
+TEST_F(MemoryLedgerTest, AContainerWhoseClaimIsNotKnownIsRefused) {
+  add_claim_pod("a", "claim-a", 4096);
+  claims_of_node.clear();
+  ledger->find_limits("uid-a", "main");
+  refresh();
+  const auto unknown = ledger->find_limits("uid-a", "main");
+  EXPECT_EQ(unknown.state, State::kRefused);
+  EXPECT_EQ(unknown.reason, "the claim that gave it GPU-0 is not known");
+  claims_error = Error(Code::kUnavailable, "this agent serves no claims");
+  EXPECT_EQ(ledger->find_limits("uid-a", "main").reason, "this agent serves no claims");
+  claims_error = Error(Code::kUnsupported, "this agent serves no claims");
+  const auto of_others = ledger->find_limits("uid-a", "main");
+  EXPECT_EQ(of_others.state, State::kKnown) << "another driver's claims set no limits";
+  EXPECT_TRUE(of_others.limits.empty());
+}
+
+TEST_F(MemoryLedgerTest, AnInitContainerHasTheLimitsOfItsClaims) {
+  add_claim_pod("a", "claim-a", 4096);
+  auto& init = reader.pods["default/a"].containers[0];
+  init.claims = {{"network", ""}};
+  ledger->find_limits("uid-a", "prepare");
+  refresh();
+  EXPECT_TRUE(ledger->find_limits("uid-a", "prepare").limits.empty());
+  init.claims = {{"claim-a", ""}};
+  loop.advance(kLimitedPodInterval);
+  const auto found = ledger->find_limits("uid-a", "prepare");
+  ASSERT_EQ(found.state, State::kKnown);
+  EXPECT_TRUE(found.is_init);
+  EXPECT_EQ(found.limits, (std::map<DeviceUuid, Bytes>{{DeviceUuid("GPU-0"), mebibytes(4096)}}));
+  const auto& entry = ledger->entries().at(DeviceUuid("GPU-0")).front();
+  ASSERT_EQ(entry.caps.size(), 1u) << "two containers use the share";
+  EXPECT_EQ(entry.caps[0].highest, fraction::LimitGrade::kNone);
+  EXPECT_THAT(entry.caps[0].reason, HasSubstr("claim default/claim-a"));
+}
+
+TEST_F(MemoryLedgerTest, PodsOfOneClaimHaveItsShareInCommon) {
+  add_claim_pod("a", "claim-a", 4096);
+  add_claim_pod("b", "claim-a", 4096);
+  refresh();
+  const auto& entries = ledger->entries().at(DeviceUuid("GPU-0"));
+  ASSERT_EQ(entries.size(), 2u);
+  for (const auto& entry : entries) EXPECT_EQ(entry.caps.size(), 1u) << entry.pod.name;
+}
+
 TEST_F(MemoryLedgerTest, KnowsTheRequestedCompute) {
   add_pod("a", "", {"GPU-0::2"});
   for (auto& container : reader.pods["default/a"].containers)
@@ -107,6 +214,7 @@ TEST_F(MemoryLedgerTest, KnowsTheRequestedCompute) {
   refresh();
   for (const char* container : {"main", "prepare"})
     EXPECT_EQ(ledger->find_limits("uid-a", container).compute_thousandths, 300u) << container;
+  EXPECT_TRUE(ledger->find_limits("uid-a", "prepare").held.at(ResourceName("nvidia.com/gpu")).empty());
   EXPECT_TRUE(ledger->find_limits("uid-a", "main").limits.empty());
 }
 
@@ -195,8 +303,7 @@ TEST_F(MemoryLedgerTest, AnAllocationDuringAListIsNotInIt) {
 }
 
 TEST_F(MemoryLedgerTest, AClaimNeedsAListOfItsOwn) {
-  add_pod("a", "1000", {});
-  holders.back().devices = {{ResourceName("gpu.nvidia.com"), {DeviceId("GPU-0")}}};
+  add_claim_pod("a", "claim-a", 1000);
   refresh();
   EXPECT_EQ(ledger->find_limits("uid-a", "main").state, State::kUnknown);
   refresh();

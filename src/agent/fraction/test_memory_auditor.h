@@ -59,7 +59,8 @@ class AuditTest : public ::testing::Test {
         .evict = [this](const PodRef& pod,
                         auto on_update) { return evictions.start_eviction(pod.name, std::move(on_update)); },
         .notify = [this](const EvictionEvent& event) { events.push_back(event); },
-        .is_shared_by_mps = [this](const ResourceName& resource) { return resource.str() == mps_resource; },
+        .is_shared_by_mps = [this](const LedgerEntry& entry,
+                                   const DeviceUuid&) { return entry.resource.str() == mps_resource; },
         .limit_means =
             [](const LedgerEntry&, const DeviceUuid&) {
               return fraction::LimitMeans{.no_driver_limit = "no driver", .ends_excess = true};

@@ -23,6 +23,7 @@ class GrpcThread;
 }
 namespace gpulet::dra {
 class ClaimServices;
+struct ClaimRecord;
 struct DevicePool;
 }  // namespace gpulet::dra
 
@@ -56,15 +57,16 @@ class Node {
   std::unique_ptr<NodeReporter> reporter;
   std::shared_ptr<dra::ClaimServices> claim_services;  // on the gRPC thread
   std::shared_ptr<const dra::DevicePool> claim_pool;   // offered by claims; null until claims are served
-  bool serves_claims = false;                          // prepares claims; until the end once it does
-  std::unique_ptr<ClaimSockets> claim_sockets;         // null where claims are not served
-  ClaimCalls claim_calls;                              // of the kubelet
-  bool has_successor = false;                          // this agent ends, and the next one takes over
-  partition::OfferSwitch offer_switch;                 // which side offers each GPU
-  std::size_t published_claim_devices = 0;             // in the ResourceSlices that the API server shows
-  std::shared_ptr<device_plugin::GrpcThread> grpc;     // never destroyed: its thread ends with the process
-  std::optional<k8s::ClientConfig> client_config;      // nullopt outside a cluster
-  std::map<std::string, std::string> labels;           // of the Node
+  const std::map<std::string, dra::ClaimRecord>* claim_records = nullptr;  // null while none are served
+  bool serves_claims = false;                       // prepares claims; until the end once it does
+  std::unique_ptr<ClaimSockets> claim_sockets;      // null where claims are not served
+  ClaimCalls claim_calls;                           // of the kubelet
+  bool has_successor = false;                       // this agent ends, and the next one takes over
+  partition::OfferSwitch offer_switch;              // which side offers each GPU
+  std::size_t published_claim_devices = 0;          // in the ResourceSlices that the API server shows
+  std::shared_ptr<device_plugin::GrpcThread> grpc;  // never destroyed: its thread ends with the process
+  std::optional<k8s::ClientConfig> client_config;   // nullopt outside a cluster
+  std::map<std::string, std::string> labels;        // of the Node
   // Of the GPUs, by the samples for the metrics.
   const std::shared_ptr<placement::LoadBoard> loads = std::make_shared<placement::LoadBoard>();
   Devices* devices = nullptr;         // set by its constructor

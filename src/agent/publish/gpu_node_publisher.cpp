@@ -5,6 +5,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "agent/dra/claim_limits.h"
 #include "partition/limit_means.h"
 #include "topology/topology.h"
 
@@ -145,6 +146,8 @@ GpuNode build_gpu_node(GpuNodeInputs inputs) {
     add_resource_to_node(snapshot, offer->resource, node, places);
     resources.push_back(&offer->resource);
   }
+  const auto of_claims = shared_by_claims(inputs.claim_pool, snapshot);
+  resources.push_back(&of_claims);
   node.memory_limit = partition::common_limit_means(resources, snapshot, inputs.config);
   if (inputs.claim_pool != nullptr)
     add_resource_to_node(snapshot, make_claimed_resource(*inputs.claim_pool, snapshot), node, places);

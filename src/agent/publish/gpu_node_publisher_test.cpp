@@ -131,6 +131,19 @@ TEST_F(GpuNodeBuilderTest, ClaimsAreOneResource) {
   EXPECT_EQ(scheduler::gpu_node_summary(node), "3 GPUs, 2 held");
 }
 
+TEST_F(GpuNodeBuilderTest, GpusThatClaimsShareHaveMeansOfMemoryLimits) {
+  auto offered = std::make_shared<inventory::Snapshot>(*dra::test::make_snapshot({dra::test::make_gpu(0)}));
+  offered->driver.has_host_pids = true;
+  snapshot_ = *offered;
+  config_.gpulet.fraction.on_exceeded = config::ExceededAction::kKill;
+  dra::PoolInput input{.snapshot = offered};
+  claim_pool_ = dra::make_device_pool(input);
+  EXPECT_EQ(build_node().memory_limit, fraction::LimitMeans{}) << "whole GPUs";
+  input.shares[offered->gpus[0].uuid] = {config::ShareLimit::kMemory};
+  claim_pool_ = dra::make_device_pool(input);
+  EXPECT_TRUE(build_node().memory_limit.ends_excess);
+}
+
 TEST_F(GpuNodeBuilderTest, SharesOfAGpuAreOneUnit) {
   config_.sharing.strategy = config::SharingStrategy::kTimeSlicing;
   config::ReplicatedResource replicated;

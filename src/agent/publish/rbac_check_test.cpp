@@ -91,6 +91,12 @@ TEST(RequiredPermissions, DisabledFeaturesNeedNone) {
       (std::set<std::string>{"create on events", "patch on events", "list on nodes", "watch on nodes"}));
 }
 
+TEST(RequiredPermissions, PodsOfClaimsAreRead) {
+  const std::string no_events = "gpulet: {faults: {podEvents: false}, dra: {enabled: ";
+  EXPECT_FALSE(permission_names(no_events + "false}}").contains("get on pods"));
+  EXPECT_TRUE(permission_names(no_events + "true}}").contains("get on pods"));
+}
+
 TEST(RequiredPermissions, PodsThatAskForPowerAreRead) {
   const std::string no_events = "gpulet: {faults: {podEvents: false}, power: ";
   EXPECT_FALSE(permission_names(no_events + "{podAnnotation: {enabled: true}}}").contains("get on pods"));

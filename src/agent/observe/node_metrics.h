@@ -80,7 +80,8 @@ struct NodeCounts {
   // agent/remediation/cut_off_pods.h
   std::optional<std::vector<std::string>> containers_cut_off{};
   std::optional<RepairCounts> repairs{};  // where gpulet.repair is enabled
-  std::vector<GpuPowerStatus> power{};  // of GPUs whose limit the agent sets, or cannot
+  std::vector<GpuPowerStatus> power{};    // of GPUs whose limit the agent sets, or cannot
+  std::optional<metrics::MigReconfigurations> mig_reconfigurations{};  // with gpulet.mig.onDemand
 };
 
 class NodeMetrics {

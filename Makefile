@@ -1,6 +1,6 @@
 # Everyday commands: `make help` lists them. CMakePresets.json and scripts/ implement them.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-gpu lint fuzz bench scale preemption node-autoscaling reboots claim-switch claim-scale claim-updates memory-audit soak storm claim-storm limit-storm limit-cycles exits daily-peak operators workloads image image-operator image-arm64 image-docker package package-arm64 manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-workloads bootstrap-test
+.PHONY: help build demo test test-gpu lint fuzz bench scale preemption node-autoscaling reboots claim-switch claim-scale claim-updates memory-audit soak storm claim-storm limit-storm limit-cycles mig-stream exits daily-peak operators workloads image image-operator image-arm64 image-docker package package-arm64 manifests docs clean bootstrap-demo bootstrap-docs bootstrap-arm64 bootstrap-workloads bootstrap-test
 export GPULET_CACHE ?= $(HOME)/.cache/gpulet
 OUT := out
 JOBS ?= $(shell nproc)
@@ -89,6 +89,10 @@ limit-storm: bootstrap-test ## start containers with memory limits of the driver
 limit-cycles: bootstrap-test build ## as root, create and delete CYCLES (10,000) Pods with memory limits under kills and driver reloads (10 minutes)
 	@JOBS=$(JOBS) scripts/build bench limit_cycles
 	@$(OUT)/build/bench/bench/limit_cycles $(OUT)/bin $$(( $(or $(CYCLES),10000) / 2 ))
+
+mig-stream: bootstrap-test ## compare static MIG layouts with devices cut on demand on simulated days of Pods (minutes)
+	@JOBS=$(JOBS) scripts/build bench mig_stream_bench
+	@$(OUT)/build/bench/bench/mig_stream_bench
 
 exits: bootstrap-test build ## run list, topo, place, mig plan and mig apply RUNS (100,000) times each and count exit codes (an hour)
 	@nice tests/exits/run.py $(if $(RUNS),--runs $(RUNS))

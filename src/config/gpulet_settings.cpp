@@ -217,6 +217,40 @@ std::vector<Setting> gpulet_settings() {
   return rows;
 }
 
+std::vector<Setting> mig_on_demand_settings() {
+  constexpr std::uint64_t kMost = 86'400'000;  // milliseconds
+  return {
+      {.flag = "mig-on-demand-max-gpus",
+       .environment = {"GPULET_MIG_ON_DEMAND_MAX_GPUS"},
+       .path = "gpulet.mig.onDemand.maxGpus",
+       .kind = Kind::kUnsigned,
+       .default_text = "0",
+       .help = "GPUs that may differ from their rule's layout for waiting Pods; 0: nothing is cut for them",
+       .bounds = Setting::Bounds{0, 64},
+       .assign =
+           [](Config& c, const Value& v) {
+             c.gpulet.mig.on_demand.max_gpus =
+                 static_cast<unsigned>(text::parse_unsigned(text_value(v)).value_or(0));
+           }},
+      {.flag = "mig-on-demand-min-interval",
+       .environment = {"GPULET_MIG_ON_DEMAND_MIN_INTERVAL"},
+       .path = "gpulet.mig.onDemand.minInterval",
+       .kind = Kind::kDuration,
+       .default_text = "10m",
+       .help = "between two changes of a GPU",
+       .bounds = Setting::Bounds{1000, kMost},
+       .assign = [](Config& c, const Value& v) { c.gpulet.mig.on_demand.min_interval = duration_value(v); }},
+      {.flag = "mig-on-demand-idle",
+       .environment = {"GPULET_MIG_ON_DEMAND_IDLE"},
+       .path = "gpulet.mig.onDemand.idle",
+       .kind = Kind::kDuration,
+       .default_text = "10m",
+       .help = "unused and not wanted for this long, a GPU returns to its rule's layout",
+       .bounds = Setting::Bounds{1000, kMost},
+       .assign = [](Config& c, const Value& v) { c.gpulet.mig.on_demand.idle = duration_value(v); }},
+  };
+}
+
 std::vector<Setting> partition_settings() {
   std::vector<Setting> rows = {
       {.flag = "driver-hold",
@@ -290,6 +324,7 @@ std::vector<Setting> partition_settings() {
        .help = "directory of the records of prepared claims; best on tmpfs",
        .assign = [](Config& c, const Value& v) { c.gpulet.dra.record_dir = text_value(v); }},
   };
+  for (auto& row : mig_on_demand_settings()) rows.push_back(std::move(row));
   for (auto& row : sharing_settings()) rows.push_back(std::move(row));
   return rows;
 }

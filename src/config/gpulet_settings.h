@@ -87,12 +87,23 @@ struct FeatureDiscovery {
   friend bool operator==(const FeatureDiscovery&, const FeatureDiscovery&) = default;
 };
 
+// `gpulet.mig.onDemand`: limits of the MIG devices that are cut for waiting Pods, on GPUs whose rule has
+// `mig.onDemand` (agent/mig/demand_controller.h).
+struct MigOnDemand {
+  unsigned max_gpus = 0;  // that may differ from their rule's layout at a time; 0: nothing is cut
+  std::chrono::nanoseconds min_interval = std::chrono::minutes(10);  // between two changes of a GPU
+  // From when nobody wants or uses what was cut until the GPU returns to its rule's layout.
+  std::chrono::nanoseconds idle = std::chrono::minutes(10);
+  friend bool operator==(const MigOnDemand&, const MigOnDemand&) = default;
+};
+
 // `gpulet.mig`.
 struct MigSettings {
   bool manage = true;       // default false under NVIDIA's program name: its MIG manager may run
   std::string config_file;  // mig-parted's layout file; empty: layouts derived from the hardware
   std::string hooks_file;   // mig-parted's hooks file; empty: none
   bool drain = false;       // evict Pods that block a change
+  MigOnDemand on_demand{};
   friend bool operator==(const MigSettings&, const MigSettings&) = default;
 };
 
@@ -203,6 +214,7 @@ struct GpuletSettings {
 std::vector<Setting> gpulet_settings();
 std::vector<Setting> partition_settings();
 std::vector<Setting> node_config_settings();
+std::vector<Setting> mig_on_demand_settings();
 
 // A row for each of health::policy_settings(): `gpulet.health.pollInterval` in the file,
 // --health-poll-interval, GPULET_HEALTH_POLL_INTERVAL. In the file only: `classes.CLASS.effect` and

@@ -163,6 +163,7 @@ Member mode_member(const Mig& mig) {
     node.add("layout", YamlNode::text(mig.layout));
   }
   node.add("strategy", YamlNode::text(mig.strategy == MigStrategy::kSingle ? "single" : "mixed"));
+  if (mig.on_demand) node.add("onDemand", bool_node(true));
   return {"mig", std::move(node)};
 }
 

@@ -45,7 +45,7 @@ gpulet:
   - {devices: [4, GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0], timeSlicing: {replicas: 4, sharesOn: oneGPU}}
   - {devices: [6], mps: {shares: [60, {memory: 40, threads: 30, name: small}]}}
   - {devices: 1, mps: {replicas: 4, name: gpu.quarter, failRequestsGreaterThanOne: false}}
-  - {devices: [8], mig: {layout: all-balanced}, offer: devicePlugin}
+  - {devices: [8], mig: {layout: all-balanced, onDemand: true}, offer: devicePlugin}
   - {devices: [9, "0000:1B:00.0"], exclude: true}
   - {devices: [10], dynamicMig: {profiles: [1g.10gb, 3g.40gb]}}
   - {devices: [11], whole: {consumableShares: 4}}

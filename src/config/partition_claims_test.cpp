@@ -89,5 +89,23 @@ TEST(PartitionForClaims, ConsumableSharesAreNvidias) {
   }
 }
 
+TEST(PartitionOnDemand, IsForPodsThatAskForAProfile) {
+  EXPECT_FALSE(std::get<Mig>(rule_of("- {mig: {layout: all-balanced}}").mode).on_demand);
+  EXPECT_TRUE(std::get<Mig>(rule_of("- {mig: {devices: {1g.10gb: 7}, onDemand: true}}").mode).on_demand);
+  const std::string rule = "gpulet.partition[0]";
+  EXPECT_NE(error_of_rule("- {mig: {layout: all-balanced, onDemand: true, name: nvidia.com/slice}}")
+                .find(rule + ".mig.onDemand: a Pod that waits asks for the resource of its profile; use "
+                             "strategy mixed without a name"),
+            std::string::npos);
+  EXPECT_NE(error_of_rule("- {mig: {layout: all-balanced, onDemand: true, strategy: single}}")
+                .find(rule + ".mig.onDemand"),
+            std::string::npos);
+  EXPECT_NE(error_of_rule("- {mig: {layout: all-balanced, onDemand: 1}}").find(rule + ".mig.onDemand"),
+            std::string::npos);
+  EXPECT_NE(error_of_rule("- {mig: {layout: all-balanced, onDemand: true}, offer: claims}")
+                .find(rule + ".offer: mig.onDemand is for Pods without claims; expected devicePlugin"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace gpulet::config

@@ -151,6 +151,9 @@ class RuleReader {
                rule.offer == OfferSide::kDevicePlugin && !key.empty()) {
       add_rule_error(node, field,
                      std::string(key) + " is for claims; expected claims, found \"devicePlugin\"");
+    } else if (const auto* mig = std::get_if<Mig>(&rule.mode);
+               rule.offer == OfferSide::kClaims && mig != nullptr && mig->on_demand) {
+      add_rule_error(node, field, "mig.onDemand is for Pods without claims; expected devicePlugin");
     }
   }
 
@@ -333,7 +336,7 @@ class RuleReader {
   }
 
   void read_mig(const Node& node, const std::string& field, PartitionRule& rule) {
-    const MappingReader fields(node, field, {"name", "layout", "devices", "strategy"}, problems_);
+    const MappingReader fields(node, field, {"name", "layout", "devices", "strategy", "onDemand"}, problems_);
     Mig mig;
     mig.name = name_in(fields);
     const auto* layout = fields["layout"];
@@ -359,6 +362,15 @@ class RuleReader {
     if (profiles > 1 && (mig.name || mig.strategy == MigStrategy::kSingle)) {
       add_rule_error(*devices, fields.field_path("devices"),
                      "more than one profile for one resource; use strategy mixed without a name");
+    }
+    if (const auto* value = fields["onDemand"]) {
+      const std::string path = fields.field_path("onDemand");
+      mig.on_demand = read_bool(*value, path, problems_).value_or(false);
+      if (mig.on_demand && (mig.name || mig.strategy == MigStrategy::kSingle)) {
+        add_rule_error(*value, path,
+                       "a Pod that waits asks for the resource of its profile; use strategy mixed without a "
+                       "name");
+      }
     }
     rule.mode = std::move(mig);
   }

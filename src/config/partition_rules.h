@@ -126,6 +126,9 @@ struct Mig {
   std::string layout;
   std::map<std::string, unsigned> devices;
   MigStrategy strategy = MigStrategy::kMixed;  // never none
+  // Idle space may be cut for Pods that wait for a profile, within gpulet.mig.onDemand; only with strategy
+  // mixed and without `name`.
+  bool on_demand = false;
   friend bool operator==(const Mig&, const Mig&) = default;
 };
 

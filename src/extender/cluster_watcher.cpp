@@ -34,14 +34,16 @@ std::vector<std::string> keys_of(const std::map<std::string, Value>& objects) {
 ClusterWatcher::ClusterWatcher(Loop& loop, const k8s::ClientConfig& access, scheduler::ClusterState& view,
                                k8s::CollectionTiming timing, std::function<void()> listed,
                                std::function<void(const scheduler::PodRequest&)> bound,
-                               std::function<void()> left)
+                               std::function<void()> left,
+                               std::function<void(const scheduler::NamedGpuNode&)> node)
     : loop_(loop),
       access_(access),
       cluster_(view),
       timing_(timing),
       on_synced_(std::move(listed)),
       on_bound_(std::move(bound)),
-      on_left_(std::move(left)) {
+      on_left_(std::move(left)),
+      on_node_(std::move(node)) {
   nodes_.current_keys = [this] { return cluster_.node_names(); };
   nodes_.remove_key = [this](const std::string& name) { cluster_.remove_node(name); };
   watch_collection(
@@ -150,6 +152,7 @@ WatcherStats ClusterWatcher::watcher_stats() const {
 std::string ClusterWatcher::apply_node(std::string_view object) {
   auto node = scheduler::decode_gpu_node(object);
   if (node) {
+    if (on_node_) on_node_(*node);
     std::string name = node->name;
     cluster_.set_node(name, std::move(node->node));
     return name;

@@ -36,11 +36,12 @@ class ClusterWatcher {
  public:
   // `view` must outlive it. `listed` is called from the loop when all lists are complete for the first time;
   // `bound` for each Pod with devices that is bound after that, not for those of a list; `left` when bound
-  // Pods were deleted. Each may be empty.
+  // Pods were deleted; `node` for each GpuNode that is read. Each may be empty.
   ClusterWatcher(Loop& loop, const k8s::ClientConfig& access, scheduler::ClusterState& view,
                  k8s::CollectionTiming timing = {}, std::function<void()> listed = nullptr,
                  std::function<void(const scheduler::PodRequest&)> bound = nullptr,
-                 std::function<void()> left = nullptr);
+                 std::function<void()> left = nullptr,
+                 std::function<void(const scheduler::NamedGpuNode&)> node = nullptr);
   ~ClusterWatcher();
   ClusterWatcher(const ClusterWatcher&) = delete;
 
@@ -89,6 +90,7 @@ class ClusterWatcher {
   std::function<void()> on_synced_;
   std::function<void(const scheduler::PodRequest&)> on_bound_;
   std::function<void()> on_left_;
+  std::function<void(const scheduler::NamedGpuNode&)> on_node_;
   std::map<std::string, std::string> policies_;  // by namespace
   std::uint64_t rejected_ = 0;
   bool logged_rejected_ = false;

@@ -18,6 +18,7 @@
 #include "extender/cluster_page.h"
 #include "extender/cluster_watcher.h"
 #include "extender/controller_notifier.h"
+#include "extender/mig_demand_controller.h"
 #include "extender/page_watcher.h"
 #include "extender/server.h"
 #include "http/access_gate.h"
@@ -87,7 +88,11 @@ class ExtenderProcess {
           service_->on_pod_bound(pod);
           notifier_->on_bound(pod);
         },
-        [this] { service_->on_pod_left(); });
+        [this] { service_->on_pod_left(); },
+        [this](const auto& node) {
+          if (mig_demand_) mig_demand_->set_recorded(node.name, node.mig_demand);
+        });
+    start_mig_demand();
     std::set<std::string> schedulers(options_.scheduler_names.begin(), options_.scheduler_names.end());
     if (schedulers.empty()) schedulers = {kDefaultScheduler};
     service_.emplace(
@@ -121,6 +126,21 @@ class ExtenderProcess {
     service_->begin_shutdown();
     shutdown_timer_ =
         loop_.after(std::chrono::seconds(options_.shutdown_seconds), [this] { loop_.stop_loop(); });
+  }
+
+  void start_mig_demand() {
+    if (options_.mig_demand_after_seconds == 0) return;
+    status_writer_.emplace(loop_, access_);
+    mig_demand_.emplace(
+        MigDemandPorts{
+            .loop = loop_,
+            .cluster = cluster_,
+            .is_synced = [this] { return watcher_->is_synced(); },
+            .send_event = [this](k8s::Event event) { events_->record_event(std::move(event)); },
+            .write = [this](const std::string& node,
+                            std::string status) { status_writer_->write_status(node, std::move(status)); }},
+        std::chrono::seconds(options_.mig_demand_after_seconds));
+    pending_pods_ = watch_pending_pods(loop_, access_, *mig_demand_);
   }
 
   // Everything that only the cluster page needs.
@@ -213,6 +233,9 @@ class ExtenderProcess {
   std::optional<ClusterWatcher> watcher_;
   std::optional<ExtenderService> service_;
   std::optional<http::Server> server_;
+  std::optional<GpuNodeStatusWriter> status_writer_;
+  std::optional<MigDemandController> mig_demand_;
+  std::unique_ptr<k8s::CollectionWatcher> pending_pods_;
 
   // ---- the cluster page ----
   http::AccessGate page_gate_;

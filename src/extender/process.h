@@ -40,7 +40,9 @@ struct ExtenderOptions {
   PageAccess page_access = PageAccess::kToken;
   std::string node_page = "http://{ip}:{port}/";  // see DocumentInputs
   std::string agent_selector = kAgentSelector;    // labels of the agents' Pods
-  unsigned shutdown_seconds = 5;                  // how long it keeps serving as not-ready after SIGTERM
+  // How long a Pod waits for a MIG device before a node is asked to cut one, in seconds; 0: none is asked.
+  unsigned mig_demand_after_seconds = 0;
+  unsigned shutdown_seconds = 5;  // how long it keeps serving as not-ready after SIGTERM
 };
 
 // Runs until SIGTERM, SIGINT or SIGQUIT. `environment` locates the API server (k8s::find_client_config).

@@ -73,10 +73,11 @@ std::string gpulet_list() {
     std::string labels;
     for (const auto& label : text::split(metric.labels, ','))
       labels += (labels.empty() ? "`" : ", `") + std::string(text::trim(label)) + "`";
-    // Counted by result: a group of GPUs is reset at once.
-    const bool counts_resets = metric.name == "gpulet_gpu_resets_total";
+    // Of the node: by result, as a group of GPUs is reset at once, and by reason.
+    const bool counts_changes =
+        metric.name == "gpulet_gpu_resets_total" || metric.name == "gpulet_mig_reconfigurations_total";
     const bool device =
-        !counts_resets &&
+        !counts_changes &&
         (metric.name.starts_with("gpulet_device") || metric.name.starts_with("gpulet_nvlink") ||
          (metric.name.find("_gpu_") != std::string::npos && !metric.name.starts_with("gpulet_namespace_")) ||
          metric.name.find("_mig_") != std::string::npos);

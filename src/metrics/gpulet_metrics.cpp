@@ -86,6 +86,8 @@ constexpr std::array<MetricInfo, static_cast<std::size_t>(Metric::kCount)> kMetr
      "Pods that the kubelet rejected for lack of an offered resource, and the agent deleted."},
     {"gpulet_gpu_resets_total", kCounter, "result", "Resets of faulty GPUs: done, failed, or dry_run."},
     {"gpulet_reboot_requested", kGauge, "", "Whether the agent requests a reboot of the node for a GPU."},
+    {"gpulet_mig_reconfigurations_total", kCounter, "reason",
+     "MIG layouts changed on demand: demand for a Pod that waits, return to the rule's layout."},
     {"gpulet_containers_without_device_access", kGauge, "",
      "Containers that hold a GPU and may no longer open its device nodes."},
     {"gpulet_host_engine_connected", kGauge, "", "Whether nv-hostengine answers, where it is asked."},

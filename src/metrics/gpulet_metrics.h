@@ -70,6 +70,7 @@ enum class Metric {
   kRejectedPodsDeleted,
   kGpuResets,
   kRebootRequested,
+  kMigReconfigurations,
   kContainersWithoutDeviceAccess,
   kHostEngineConnected,
   kClaimRequests,

@@ -332,6 +332,12 @@ void add_agent_metrics(Exposition& page, const AgentStats& stats) {
     add_resets("dry_run", stats.repairs->dry_run);
     add_metric(page, Metric::kRebootRequested, {}, stats.repairs->is_reboot_requested ? 1 : 0);
   }
+  if (stats.mig_reconfigurations) {
+    add_metric(page, Metric::kMigReconfigurations, {{"reason", "demand"}},
+               stats.mig_reconfigurations->for_demand);
+    add_metric(page, Metric::kMigReconfigurations, {{"reason", "return"}},
+               stats.mig_reconfigurations->returned);
+  }
   if (stats.containers_cut_off)
     add_metric(page, Metric::kContainersWithoutDeviceAccess, {}, *stats.containers_cut_off);
   if (stats.host_engine_connected)

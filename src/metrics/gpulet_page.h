@@ -125,6 +125,12 @@ struct ClaimStats {
   std::map<std::string, std::size_t> prepared_devices{};  // by type; a device of two claims counts twice
 };
 
+// Changes of GPUs' MIG layouts on demand (agent/mig/demand_controller.h).
+struct MigReconfigurations {
+  std::uint64_t for_demand = 0, returned = 0;
+  friend bool operator==(const MigReconfigurations&, const MigReconfigurations&) = default;
+};
+
 // Resets of GPUs, and whether a reboot of the node is requested.
 struct RepairStats {
   std::uint64_t done = 0, failed = 0, dry_run = 0;
@@ -164,6 +170,7 @@ struct AgentStats {
   std::optional<ClaimStats> claims{};
   std::optional<RepairStats> repairs{};
   std::optional<bool> host_engine_connected{};  // agent/observe/host_engine_sampler.h
+  std::optional<MigReconfigurations> mig_reconfigurations{};
 };
 void add_agent_metrics(Exposition& page, const AgentStats& stats);
 

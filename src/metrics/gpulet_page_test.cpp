@@ -305,6 +305,19 @@ TEST(OwnPage, AgentMetrics) {
   expect_right(page);
 }
 
+TEST(OwnPage, MigReconfigurations) {
+  AgentStats numbers;
+  Exposition page;
+  add_agent_metrics(page, numbers);
+  EXPECT_TRUE(lines(page.text_format(), "gpulet_mig_").empty()) << "of nodes that cut on demand only";
+  numbers.mig_reconfigurations = MigReconfigurations{.for_demand = 3, .returned = 2};
+  Exposition cut;
+  add_agent_metrics(cut, numbers);
+  EXPECT_EQ(lines(cut.text_format(), "gpulet_mig_"),
+            (std::vector<std::string>{R"(gpulet_mig_reconfigurations_total{reason="demand"} 3)",
+                                      R"(gpulet_mig_reconfigurations_total{reason="return"} 2)"}));
+}
+
 TEST(OwnPage, ClaimMetrics) {
   const AgentStats numbers{
       .claims = ClaimStats{

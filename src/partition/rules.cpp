@@ -282,11 +282,12 @@ class RulePlanner {
       add_rule_note(display_name(selected_gpu()) + " cannot be read, and its rule wants " + target_of(mig));
     } else if (!selected_gpu().mig_capable) {
       add_rule_note(display_name(selected_gpu()) + " has no MIG, and its rule wants " + target_of(mig));
-    } else if (!selected_gpu().mig_enabled || selected_gpu().mig_devices.empty()) {
+    } else if (!selected_gpu().mig_enabled || (selected_gpu().mig_devices.empty() && !mig.on_demand)) {
       add_rule_note(display_name(selected_gpu()) +
                     (selected_gpu().mig_enabled ? " has no MIG instance yet" : " has MIG off") +
                     ", and its rule wants " + target_of(mig));
-    } else if (mig.layout.empty() && counted(instances_of(selected_gpu())) != counted(mig.devices)) {
+    } else if (!mig.on_demand && mig.layout.empty() &&
+               counted(instances_of(selected_gpu())) != counted(mig.devices)) {
       add_rule_note(display_name(selected_gpu()) + " has " + counted(instances_of(selected_gpu())) +
                     ", and its rule wants " + target_of(mig));
     } else if ((mig.name || mig.strategy == config::MigStrategy::kSingle) &&
@@ -389,6 +390,7 @@ std::vector<DesiredMig> desired_mig(const inventory::Snapshot& snapshot, const c
     if (const auto* mig = std::get_if<config::Mig>(&rule.mode)) {
       wanted.enabled = true;
       wanted.layout = mig->layout;
+      wanted.on_demand = mig->on_demand;
       for (const auto& [profile, count] : mig->devices) {
         if (count > 0) wanted.devices.emplace(profile, count);
       }

@@ -79,6 +79,7 @@ struct DesiredMig {
   std::string layout;
   std::map<std::string, unsigned> devices;
   std::string position;  // of the rule: "file:line:column"
+  bool on_demand = false;
   friend bool operator==(const DesiredMig&, const DesiredMig&) = default;
 };
 

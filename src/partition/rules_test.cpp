@@ -365,6 +365,16 @@ TEST(Rules, DesiredMig) {
   EXPECT_TRUE(desired_mig(snapshot, rules("  - {nodeLabel: a, mig: {layout: b}}\n"), {}).empty());
 }
 
+TEST(Rules, AGpuOnDemandIsOfferedAsItIs) {
+  const auto config = rules("  - {mig: {devices: {1g.5gb: 7}, onDemand: true}}\n");
+  const auto made = plan_resources(node({cut_as(0, {"3g.20gb", "1g.5gb"}), cut(1, 0)}), config);
+  EXPECT_TRUE(made.notes.empty());
+  std::vector<std::string> names;
+  for (const auto& resource : made.resources) names.push_back(resource.name.str());
+  EXPECT_EQ(names, (std::vector<std::string>{"nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb"}));
+  EXPECT_TRUE(desired_mig(node({cut(0, 7)}), config, {}).at(0).on_demand);
+}
+
 TEST(Rules, SharingSectionSetsTheMpsDaemon) {
   const auto made = plan_resources(
       node({gpu(0)}),

@@ -172,6 +172,7 @@ void MigChange::on_state(const mig::PodsByDevice& pods, Result<mig::State> state
 bool MigChange::hooks_have_run() const { return ports_.hooks != nullptr && ports_.hooks->are_configured(); }
 
 bool MigChange::should_drain(const mig::Plan& plan) const {
+  if (job_.target.on_demand) return false;
   if (!ports_.is_drain_enabled || !ports_.is_drain_enabled() || !can_drain(plan)) return false;
   const auto before = round_.history.drains.find(job_.target.gpu);
   return before == round_.history.drains.end() || ports_.loop.now() >= before->second.not_before;

@@ -354,14 +354,16 @@ std::vector<MigTarget> mig_targets(const inventory::Snapshot& snapshot, const co
                                    const std::map<std::string, std::string>& labels) {
   std::vector<MigTarget> targets;
   if (!config.gpulet.mig.manage) return targets;
+  const auto label = labels.find(kMigConfigLabel);
+  const bool has_label = label != labels.end() && !label->second.empty();
   for (const auto& desired : partition::desired_mig(snapshot, config, labels)) {
     MigTarget target{desired.uuid, desired.layout, std::nullopt, desired.position, false};
+    target.on_demand = desired.on_demand && config.gpulet.mig.on_demand.max_gpus > 0 && !has_label;
     if (!desired.enabled || desired.layout.empty())
       target.exact = mig::Layout{desired.enabled, desired.devices};
     targets.push_back(std::move(target));
   }
-  const auto label = labels.find(kMigConfigLabel);
-  if (label == labels.end() || label->second.empty()) return targets;
+  if (!has_label) return targets;
   const std::size_t ruled = targets.size();
   // Not Gpu::excluded: the snapshot may be older than the config.
   const auto selection = partition::select_rules(snapshot, config, labels);

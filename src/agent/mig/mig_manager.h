@@ -123,7 +123,7 @@ inline constexpr const char* kMigConfigLabel = "nvidia.com/mig.config";
 inline constexpr const char* kMigStateLabel = "nvidia.com/mig.config.state";
 
 // The target of each readable MIG GPU: from a rule of gpulet.partition, else from the node's label. Empty if
-// gpulet.mig.manage is false. Pure.
+// gpulet.mig.manage is false. While the node has the label, nothing is on demand. Pure.
 std::vector<MigTarget> mig_targets(const inventory::Snapshot& snapshot, const config::Config& config,
                                    const std::map<std::string, std::string>& labels);
 

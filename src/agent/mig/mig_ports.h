@@ -27,6 +27,7 @@ struct MigTarget {
   std::optional<mig::Layout> exact;
   std::string source;  // for messages: "the label nvidia.com/mig.config=all-1g.10gb", "node.yaml:7:5"
   bool from_label = false;
+  bool on_demand = false;  // cut for waiting Pods too (demand_controller.h): no Pod is evicted for it
   friend bool operator==(const MigTarget&, const MigTarget&) = default;
 };
 

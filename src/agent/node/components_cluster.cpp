@@ -225,7 +225,8 @@ std::optional<scheduler::GpuNode> build_present_node(
                          .holders = holders,
                          .curves = curves,
                          .loads = *loads,
-                         .controllers = controllers});
+                         .controllers = controllers,
+                         .mig_offer = node.mig_offer});
 }
 
 class PodChoiceComponent final : public Component {
@@ -264,6 +265,9 @@ class PodChoiceComponent final : public Component {
   std::optional<PodChoices> choices_;
 };
 
+// How soon a node with gpulet.mig.onDemand learns of a demand: two requests that store nothing each time.
+constexpr Duration kMigDemandReadInterval = std::chrono::seconds(15);
+
 class GpuNodeComponent final : public Component {
  public:
   GpuNodeComponent(Node& node, NodePages& pages) : node_(node), pages_(pages) {}
@@ -283,6 +287,12 @@ class GpuNodeComponent final : public Component {
  private:
   void follow_config() {
     const auto wanted = node_.config.gpulet.publish_gpu_node;
+    // A new demand of the extender arrives with a write.
+    const bool reads_demand = node_.config.gpulet.mig.on_demand.max_gpus > 0;
+    if (std::exchange(reads_demand_, reads_demand) != reads_demand) {
+      publisher_.reset();
+      applier_.reset();
+    }
     if (wanted || !node_.client_config) {
       access_.reset();
     } else if (!access_) {
@@ -298,9 +308,11 @@ class GpuNodeComponent final : public Component {
       return;
     }
     if (publisher_) return;
+    k8s::ApplyTiming timing;
+    if (reads_demand_) timing.refresh = kMigDemandReadInterval;
     applier_ = k8s::ObjectApplier::start_applier(
         node_.loop, *node_.client_config,
-        {scheduler::kGpuNodeApiVersion, scheduler::kGpuNodeKind, scheduler::kGpuNodesPath}, {},
+        {scheduler::kGpuNodeApiVersion, scheduler::kGpuNodeKind, scheduler::kGpuNodesPath}, timing,
         [this](const std::string& object) { on_object(object); });
     publisher_.emplace(
         GpuNodePorts{.loop = node_.loop,
@@ -316,6 +328,7 @@ class GpuNodeComponent final : public Component {
       if (!is_restored_)
         known.insert(known.end(), read->node.controllers.begin(), read->node.controllers.end());
       pages_.add_controllers(known);
+      if (node_.set_mig_demand) node_.set_mig_demand(read->mig_demand);
     }
     if (!std::exchange(is_restored_, true) && publisher_) publisher_->on_node_changed();
   }
@@ -329,6 +342,7 @@ class GpuNodeComponent final : public Component {
   Node& node_;
   NodePages& pages_;
   bool is_restored_ = false;  // what the previous agent had remembered was read
+  bool reads_demand_ = false;
   std::unique_ptr<k8s::ObjectApplier> applier_;
   std::optional<GpuNodePublisher> publisher_;
   std::optional<GpuNodeAccess> access_;  // where the config does not say whether to publish

@@ -19,7 +19,6 @@
 #include "agent/resources/device_nodes.h"
 #include "base/log.h"
 #include "config/load.h"
-#include "k8s/node_labels.h"
 
 namespace gpulet::agent {
 namespace {
@@ -95,65 +94,6 @@ class ReleaseComponent final : public Component {
   bool mig_apply_works_ = false;
   std::optional<ReleaseWatcher> watcher_;
   std::optional<ReleaseLockWatcher> lock_watcher_;
-};
-
-class MigComponent final : public Component {
- public:
-  explicit MigComponent(Node& node)
-      : node_(node),
-        hardware_(node.loop, [this] { return driver_of(node_); }),
-        hooks_(node.loop, [this] { return node_.config.gpulet.mig; }),
-        manager_(make_ports(), std::random_device{}()) {
-    node_.is_mig_busy = [this] { return manager_.is_busy(); };
-  }
-  ~MigComponent() override { node_.is_mig_busy = nullptr; }
-
-  void start() override {
-    if (node_.client_config)
-      labels_ = k8s::NodeLabelPatcher::start_label_patcher(node_.loop, *node_.client_config);
-  }
-
-  void on_state_changed() override {
-    const auto* agent = node_.devices->agent();
-    const auto snapshot = agent != nullptr ? agent->status().snapshot : nullptr;
-    if (agent != nullptr) manager_.set_driver_open(agent->status().driver_answers);
-    if (snapshot) manager_.set_targets(mig_targets(*snapshot, node_.config, node_.labels), snapshot);
-  }
-
- private:
-  MigPorts make_ports() {
-    return {
-        .loop = node_.loop,
-        .hardware = hardware_,
-        .reporter = *node_.reporter,
-        .pods = [this](auto done) { node_.devices->list_holders(std::move(done)); },
-        .layouts = [this](const auto& name, auto gpus) { return mig_layouts(node_.config, name, gpus); },
-        .withdraw =
-            [this](auto gpus) {
-              node_.devices->set_withdrawn(Devices::WithdrawnFor::kMigChange, std::move(gpus));
-            },
-        .request_snapshot = [this] { node_.devices->request_reading(); },
-        .publish_state =
-            [this](std::string_view state) {
-              if (labels_) labels_->set_label(kMigStateLabel, std::string(state));
-            },
-        .hooks = &hooks_,
-        .is_drain_enabled = [this] { return node_.config.gpulet.mig.drain; },
-        .evict = [this](auto pods, auto on_update) -> std::unique_ptr<k8s::Eviction> {
-          if (!node_.client_config) return nullptr;
-          return k8s::Eviction::start_eviction(node_.loop, *node_.client_config, std::move(pods),
-                                               std::move(on_update));
-        },
-        .watch_exit = [this](unsigned pid,
-                             auto ended) { return watch_process_exit(node_.loop, pid, std::move(ended)); },
-    };
-  }
-
-  Node& node_;
-  NvmlMigHardware hardware_;
-  ConfiguredMigHooks hooks_;
-  std::unique_ptr<k8s::NodeLabelPatcher> labels_;
-  MigManager manager_;
 };
 
 class DriverRightsComponent final : public Component {
@@ -408,8 +348,6 @@ std::unique_ptr<Component> make_operator_component(Node& node) {
 std::unique_ptr<Component> make_release_component(Node& node) {
   return std::make_unique<ReleaseComponent>(node);
 }
-
-std::unique_ptr<Component> make_mig_component(Node& node) { return std::make_unique<MigComponent>(node); }
 
 namespace {
 

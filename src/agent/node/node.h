@@ -17,6 +17,7 @@
 #include "k8s/client_config.h"
 #include "partition/offer_switch.h"
 #include "placement/load_board.h"
+#include "scheduler/model/mig_demand.h"
 
 namespace gpulet::device_plugin {
 class GrpcThread;
@@ -71,6 +72,9 @@ class Node {
   const std::shared_ptr<placement::LoadBoard> loads = std::make_shared<placement::LoadBoard>();
   Devices* devices = nullptr;         // set by its constructor
   std::function<bool()> is_mig_busy;  // a MIG layout is read or applied; set and reset by its component
+  // Of the GpuNode, to the component that cuts MIG devices on demand; set and reset by it.
+  std::function<void(const scheduler::MigDemand&)> set_mig_demand;
+  scheduler::MigOffer mig_offer;  // what that component could cut
   ComponentList components;
 
   void set_config(config::LoadedConfig loaded);

@@ -283,6 +283,7 @@ void NodeMetrics::add_to(metrics::Exposition& page, const AgentStatus& state,
   if (snapshot_) numbers.snapshot_generation = snapshot_->generation;
   numbers.pods_evicted = counts.pods_evicted;
   numbers.rebalanced = counts.rebalanced;
+  numbers.mig_reconfigurations = counts.mig_reconfigurations;
   numbers.rejected_pods_deleted = counts.rejected_pods_deleted;
   if (counts.containers_cut_off) numbers.containers_cut_off = counts.containers_cut_off->size();
   numbers.permissions_missing = counts.permissions_missing;

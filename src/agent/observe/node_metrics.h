@@ -82,6 +82,7 @@ struct NodeCounts {
   std::optional<std::vector<std::string>> containers_cut_off{};
   std::optional<RepairCounts> repairs{};  // where gpulet.repair is enabled
   std::vector<GpuPowerStatus> power{};    // of GPUs whose limit the agent sets, or cannot
+  std::optional<metrics::MigReconfigurations> mig_reconfigurations{};  // with gpulet.mig.onDemand
 };
 
 class NodeMetrics {

@@ -129,6 +129,7 @@ GpuNode build_gpu_node(GpuNodeInputs inputs) {
   const auto& snapshot = inputs.snapshot;
   GpuNode node;
   node.controllers = std::move(inputs.controllers);
+  node.mig_offer = std::move(inputs.mig_offer);
   node.driver = snapshot.driver.version;
   node.cuda_version = snapshot.driver.cuda_version;
   node.rules = placement_rules(inputs.config);

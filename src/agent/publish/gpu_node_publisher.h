@@ -39,6 +39,7 @@ struct GpuNodeInputs {
   const std::map<DeviceUuid, std::string>& curves;
   const placement::LoadsByGpu& loads;  // by which the node chooses
   std::vector<scheduler::ControllerLoad> controllers;
+  scheduler::MigOffer mig_offer{};
 };
 
 // Builds the object. Pure.

@@ -246,6 +246,9 @@ void add_scheduler(CLI::App& app, Run& run) {
       "--record", options->record,
       "ConfigMap in this Pod's namespace where replicas keep when they were last asked (default: "
       "none)");
+  command.add_option("--mig-demand-after", options->mig_demand_after_seconds,
+                     "have a MIG device cut for a Pod that has waited N seconds for one, see docs/mig.md "
+                     "(default 0 = never)");
   auto* page = command.add_option(
       "--page-address", options->page_address,
       "address to serve the cluster page on, HOST:PORT, see docs/cluster-page.md (default: no page)");

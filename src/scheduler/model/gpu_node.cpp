@@ -267,6 +267,7 @@ class GpuNodeDecoder {
     });
     node_.controllers = read_controllers(fields, error_);
     if (!fields.get_field("memoryLimit").is_null()) read_memory_limit(fields.get_field("memoryLimit"));
+    node_.mig_offer = decode_mig_offer(fields.get_field("migOnDemand"));
     if (error_) return fail(*error_);
     return std::move(node_);
   }
@@ -436,6 +437,7 @@ json spec_json(const GpuNode& node) {
   if (!node.allocations.empty()) spec["holders"] = json::array();
   for (const auto& allocation : node.allocations) spec["holders"].push_back(json_of(allocation));
   if (node.memory_limit != fraction::LimitMeans{}) spec["memoryLimit"] = json_of(node.memory_limit);
+  if (!node.mig_offer.resources.empty()) spec["migOnDemand"] = encode_mig_offer(node.mig_offer);
   if (!node.controllers.empty()) spec["controllers"] = json::array();
   for (const auto& load : node.controllers) spec["controllers"].push_back(json_of(load));
   return spec;
@@ -476,6 +478,7 @@ Result<NamedGpuNode> decode_gpu_node(std::string_view object) {
     FieldReader fields(status, "status", wrong);
     named.known_elsewhere = read_controllers(fields, wrong);
     if (wrong) named.known_elsewhere.clear();
+    named.mig_demand = decode_mig_demand(fields.get_field("migDemand"));
   }
   return named;
 }

@@ -18,6 +18,7 @@
 #include "health/state/device_status.h"
 #include "placement/chooser.h"
 #include "scheduler/model/controller.h"
+#include "scheduler/model/mig_demand.h"
 #include "topology/topology.h"
 
 namespace gpulet::scheduler {
@@ -109,11 +110,12 @@ struct GpuNode {
   // What holds the memory limits of containers on its shared GPUs, of all of them; of MPS, see
   // ResourceUnit::share_mib.
   fraction::LimitMeans memory_limit{};
+  MigOffer mig_offer{};  // what it could cut for Pods that wait
   friend bool operator==(const GpuNode& a, const GpuNode& b) {
     return a.driver == b.driver && a.cuda_version == b.cuda_version && a.rules == b.rules &&
            a.models == b.models && a.gpus == b.gpus && a.pairs == b.pairs && a.resources == b.resources &&
            a.allocations == b.allocations && a.controllers == b.controllers &&
-           a.memory_limit == b.memory_limit;
+           a.memory_limit == b.memory_limit && a.mig_offer == b.mig_offer;
   }
 
   const GpuModel& unit_model(const ResourceUnit& unit) const { return models[gpus[unit.gpu].model]; }
@@ -137,6 +139,7 @@ struct NamedGpuNode {
   std::string name, resource_version;
   GpuNode node;
   std::vector<ControllerLoad> known_elsewhere;  // status.controllers; none if the status is malformed
+  MigDemand mig_demand{};                       // status.migDemand
 };
 // Decodes a whole object of the API server. Unknown fields are ignored. Errors: kInvalidArgument, about the
 // object's name, with the field: an index out of range, a number or list above its limit, a matrix of the

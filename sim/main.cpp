@@ -40,6 +40,7 @@ class CommandLine {
     add_conditions();
     add_failing_calls();
     add_reset_fault();
+    add_cuda_fault();
     add_memory_accounting();
     add_repairs();
     add_mps();
@@ -333,6 +334,23 @@ class CommandLine {
     sub->add_option("CODE", arguments_.kind, "nvmlReturn_t (19 in use, 999 unknown; 0 ends it) or `hang`")
         ->required();
     sub->add_option("--takes-ms", arguments_.delay_ms, "how long each reset takes");
+  }
+
+  void add_cuda_fault() {
+    const Arguments& a = arguments_;
+    using control::CudaFault;
+    static const std::map<std::string, CudaFault> kFaults = {{"memory", CudaFault::kBadMemory},
+                                                             {"result", CudaFault::kWrongResult},
+                                                             {"slow", CudaFault::kSlowCopies},
+                                                             {"error", CudaFault::kLaunchError},
+                                                             {"hang", CudaFault::kHang}};
+    CLI::App* sub = add_kind_command<CudaFault>(
+        "cuda-fault",
+        "Make CUDA programs on a GPU find bad memory, wrong results, slow copies, errors, or hang", kFaults,
+        [&a](const StateFile& state, std::uint32_t gpu, CudaFault fault) {
+          return control::set_cuda_fault(state, gpu, fault, a.number);
+        });
+    sub->add_option("NUMBER", arguments_.number, "percentage of slow copies, or the CUresult of launches");
   }
 
   static Status fail_mig(const Arguments& arguments, const StateFile& state, std::uint32_t gpu) {

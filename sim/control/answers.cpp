@@ -49,4 +49,31 @@ Status set_reset_fault(const StateFile& state, std::uint32_t gpu, const ResetFau
   });
 }
 
+Status set_cuda_fault(const StateFile& state, std::uint32_t gpu, CudaFault fault, std::uint32_t number) {
+  return edit_gpu(state, gpu, [&](Machine&, Gpu& one) -> Status {
+    switch (fault) {
+      case CudaFault::kBadMemory:
+        one.faults.bad_memory = 1;
+        return {};
+      case CudaFault::kWrongResult:
+        one.faults.wrong_results = 1;
+        return {};
+      case CudaFault::kHang:
+        one.faults.cuda_hang = 1;
+        return {};
+      case CudaFault::kSlowCopies:
+        if (number == 0 || number > 100)
+          return fail(Code::kInvalidArgument, "expected a percentage, 1 to 100", std::to_string(number));
+        one.faults.copy_percent = number;
+        return {};
+      case CudaFault::kLaunchError:
+        if (number == 0 || number > 999)
+          return fail(Code::kInvalidArgument, "expected a CUresult, 1 to 999", std::to_string(number));
+        one.faults.launch_error = number;
+        return {};
+    }
+    return {};
+  });
+}
+
 }  // namespace gpulet::sim::control

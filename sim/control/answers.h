@@ -29,4 +29,10 @@ struct ResetFault {
 // Replaces an earlier one.
 Status set_reset_fault(const StateFile& state, std::uint32_t gpu, const ResetFault& fault);
 
+// What CUDA programs find on a GPU: each of these until it is healed.
+enum class CudaFault { kBadMemory, kWrongResult, kSlowCopies, kLaunchError, kHang };
+// `number`: the percentage of the links' speed for kSlowCopies (1 to 100), the CUresult for kLaunchError.
+// kInvalidArgument for others.
+Status set_cuda_fault(const StateFile& state, std::uint32_t gpu, CudaFault fault, std::uint32_t number = 0);
+
 }  // namespace gpulet::sim::control

@@ -16,6 +16,13 @@ std::vector<std::string> fault_summary(const Gpu& gpu) {
   if (gpu.faults.error != 0) faults.push_back("error " + std::to_string(gpu.faults.error));
   if (gpu.faults.reset_hang != 0) faults.emplace_back("reset hangs");
   if (gpu.faults.reset_error != 0) faults.push_back("reset error " + std::to_string(gpu.faults.reset_error));
+  if (gpu.faults.bad_memory != 0) faults.emplace_back("bad memory");
+  if (gpu.faults.wrong_results != 0) faults.emplace_back("wrong results");
+  if (gpu.faults.copy_percent != 0)
+    faults.push_back("copies at " + std::to_string(gpu.faults.copy_percent) + " %");
+  if (gpu.faults.launch_error != 0)
+    faults.push_back("launch error " + std::to_string(gpu.faults.launch_error));
+  if (gpu.faults.cuda_hang != 0) faults.emplace_back("CUDA hangs");
   if (gpu.faults.mig_hang != 0) faults.emplace_back("MIG hangs");
   if (gpu.faults.mig_error != 0) faults.push_back("MIG error " + std::to_string(gpu.faults.mig_error));
   if (gpu.recovery_action != 0) faults.push_back("recovery action " + std::to_string(gpu.recovery_action));

@@ -399,6 +399,25 @@ TEST_F(ConditionTest, GpuLeavesAndRejoinsItsFabric) {
   EXPECT_EQ(change_fabric(state_, 0, FabricChange::kFailed).error().code(), Code::kUnsupported);
 }
 
+TEST_F(ConditionTest, CudaFaultsLastUntilHealed) {
+  start_machine("hgx-h100");
+  const std::tuple<CudaFault, std::uint32_t, const char*> rows[] = {
+      {CudaFault::kBadMemory, 0, "bad memory"},
+      {CudaFault::kWrongResult, 0, "wrong results"},
+      {CudaFault::kSlowCopies, 20, "copies at 20 %"},
+      {CudaFault::kLaunchError, 719, "launch error 719"},
+      {CudaFault::kHang, 0, "CUDA hangs"}};
+  for (const auto& [fault, number, text] : rows) {
+    ASSERT_TRUE(set_cuda_fault(state_, 0, fault, number));
+    expect_fault(text);
+    ASSERT_TRUE(heal_faults(state_, 0));
+    EXPECT_EQ(status_text().find(text), std::string::npos);
+  }
+  EXPECT_EQ(set_cuda_fault(state_, 0, CudaFault::kSlowCopies, 101).error().code(), Code::kInvalidArgument);
+  EXPECT_EQ(set_cuda_fault(state_, 0, CudaFault::kLaunchError, 0).error().code(), Code::kInvalidArgument);
+  EXPECT_EQ(set_cuda_fault(state_, 99, CudaFault::kHang).error().code(), Code::kNotFound);
+}
+
 TEST_F(ConditionTest, AnInforomIsCorruptedUntilHealed) {
   start_machine("hgx-h100");
   ASSERT_TRUE(corrupt_inforom(state_, 0));

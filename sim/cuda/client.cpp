@@ -91,7 +91,48 @@ Device* find_device(CUdevice device) {
   return device < 0 || index >= devices.size() ? nullptr : &devices[index];
 }
 
+namespace {
+
+// Of the GPU, while its CUDA calls hang.
+void wait_out_cuda_hang(std::uint32_t gpu) {
+  while (true) {
+    const std::uint32_t seen = client().state.change_count();
+    if (client().state.lock_for_read()->gpus[gpu].faults.cuda_hang == 0) return;
+    client().state.wait_for_change(seen, -1);
+  }
+}
+
+std::uint64_t at_fault(const Gpu& gpu, std::uint64_t bytes_per_second) {
+  return gpu.faults.copy_percent == 0 ? bytes_per_second : bytes_per_second / 100 * gpu.faults.copy_percent;
+}
+
+// What copies reach of a link's raw speed, in percent.
+constexpr std::uint64_t kLinkEfficiency = 85;
+
+}  // namespace
+
+std::uint64_t host_bytes_per_second(std::uint32_t index) {
+  // Of a lane and direction, in MB/s, by generation. Source: PCI Express Base Specification 6.0.
+  constexpr std::uint64_t kLaneMegabytes[] = {0, 250, 500, 985, 1969, 3938, 7563};
+  const ReadGuard machine = client().state.lock_for_read();
+  const Gpu& gpu = machine->gpus[index];
+  const auto generation = std::clamp(gpu.pcie_generation_max, 1, 6);
+  const auto lanes = static_cast<std::uint64_t>(std::max(gpu.pcie_width, 1));
+  return at_fault(gpu, kLaneMegabytes[generation] * 1'000'000 * lanes / 100 * kLinkEfficiency);
+}
+
+std::uint64_t peer_bytes_per_second(std::uint32_t one, std::uint32_t other) {
+  const ReadGuard machine = client().state.lock_for_read();
+  const auto speed = [&](std::uint32_t index) {
+    std::uint64_t sum = 0;
+    for (const NvLink& link : machine->gpus[index].links) sum += link.active == 0 ? 0 : link.speed_mbps;
+    return at_fault(machine->gpus[index], sum * 1'000'000 / 100 * kLinkEfficiency);
+  };
+  return std::min(speed(one), speed(other));
+}
+
 CUresult check_gpu(std::uint32_t gpu) {
+  wait_out_cuda_hang(gpu);
   const ReadGuard machine = client().state.lock_for_read();
   const bool is_there = machine->driver.loaded != 0 && machine->driver.generation == client().generation &&
                         machine->gpus[gpu].faults.lost == 0;

@@ -150,6 +150,7 @@ struct ClientProcess {
   std::vector<Device> devices;
   HandleTable<CUcontext, Context> contexts;
   std::map<CUdeviceptr, Allocation> allocations;
+  std::uint64_t copy_time_ns = 0;  // that its copies take over their links
 };
 
 // Never destroyed.
@@ -193,6 +194,10 @@ class ContextCall : public Call {
 Device* find_device(CUdevice device);
 // CUDA_ERROR_UNKNOWN if the GPU or the driver is gone since cuInit.
 CUresult check_gpu(std::uint32_t gpu);
+// Whether two GPUs have NVLinks, and their slower one's speed in bytes a second; 0 without.
+std::uint64_t peer_bytes_per_second(std::uint32_t gpu, std::uint32_t peer);
+// Of the PCIe link of a GPU, as far as copies reach it.
+std::uint64_t host_bytes_per_second(std::uint32_t gpu);
 // Ends a context with its memory.
 void destroy_context(CUcontext context);
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "sim/cuda/client.h"
 #include "sim/cuda/stream.h"
@@ -42,6 +43,37 @@ bool is_valid_side(Side side, std::size_t bytes) {
   return is_usable(reinterpret_cast<CUdeviceptr>(pointer_of(side)), bytes);
 }
 
+// Copies, and counts the time that a link of this speed takes; 0: within one GPU.
+void copy_over_link(void* target, const void* source, std::size_t bytes, std::uint64_t bytes_per_second) {
+  std::memmove(target, source, bytes);
+  if (bytes_per_second == 0) return;
+  const double seconds = static_cast<double>(bytes) / static_cast<double>(bytes_per_second);
+  client().copy_time_ns += static_cast<std::uint64_t>(seconds * 1e9) + 1;
+}
+
+// Where the faulty word of an allocation is: in its second page of 4 KiB.
+constexpr std::uint64_t kBadWord = 4096 + 20;
+
+// A GPU with bad memory reads one word wrong.
+void apply_bad_memory(void* read, CUdeviceptr source, std::size_t bytes) {
+  const Allocation* const found = find_allocation(source, bytes);
+  if (found == nullptr || found->kind != AllocationKind::kDevice) return;
+  if (client().state.lock_for_read()->gpus[client().devices[found->device].gpu].faults.bad_memory == 0)
+    return;
+  const CUdeviceptr bad = allocation_start(source) + kBadWord;
+  if (bad < source || bad >= source + bytes) return;
+  static_cast<unsigned char*>(read)[bad - source] ^= 0x10;
+}
+
+std::uint32_t gpu_of(CUdeviceptr address) { return client().devices[find_allocation(address)->device].gpu; }
+
+// Both are on GPUs.
+void copy_between(CUdeviceptr target, CUdeviceptr source, std::size_t bytes) {
+  const std::uint32_t to = gpu_of(target), from = gpu_of(source);
+  copy_over_link(reinterpret_cast<void*>(target), reinterpret_cast<const void*>(source), bytes,
+                 to == from ? 0 : peer_bytes_per_second(to, from));
+}
+
 // A side is a device's address, or a pointer to the host's memory.
 template <class Target, class Source>
 CUresult copy(Target target, Source source, std::size_t bytes, CUstream stream) {
@@ -50,7 +82,16 @@ CUresult copy(Target target, Source source, std::size_t bytes, CUstream stream) 
   if (!is_stream(stream)) return CUDA_ERROR_INVALID_HANDLE;
   if (bytes == 0) return CUDA_SUCCESS;
   if (!is_valid_side(target, bytes) || !is_valid_side(source, bytes)) return CUDA_ERROR_INVALID_VALUE;
-  std::memmove(pointer_of(target), pointer_of(source), bytes);
+  constexpr bool kToDevice = std::is_same_v<Target, CUdeviceptr>;
+  constexpr bool kFromDevice = std::is_same_v<Source, CUdeviceptr>;
+  if constexpr (kToDevice && kFromDevice) {
+    copy_between(target, source, bytes);
+  } else if constexpr (kToDevice || kFromDevice) {
+    copy_over_link(pointer_of(target), pointer_of(source), bytes, host_bytes_per_second(call.device().gpu));
+    if constexpr (kFromDevice) apply_bad_memory(target, source, bytes);
+  } else {
+    std::memmove(pointer_of(target), pointer_of(source), bytes);
+  }
   return CUDA_SUCCESS;
 }
 
@@ -104,6 +145,17 @@ GPULET_CUDA_EXPORT cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, std::s
 }
 GPULET_CUDA_EXPORT cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
   return copy_unified(to, from, bytes, stream);
+}
+
+// The addresses say which GPUs they are of.
+GPULET_CUDA_EXPORT cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+                                     CUcontext from_context, std::size_t bytes, CUstream stream) {
+  if (to_context == nullptr || from_context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  return copy(to, from, bytes, stream);
+}
+GPULET_CUDA_EXPORT cuMemcpyPeer(CUdeviceptr to, CUcontext to_context, CUdeviceptr from,
+                                CUcontext from_context, std::size_t bytes) {
+  return cuMemcpyPeerAsync(to, to_context, from, from_context, bytes, nullptr);
 }
 
 GPULET_CUDA_EXPORT cuMemsetD8_v2(CUdeviceptr address, unsigned char value, std::size_t count) {

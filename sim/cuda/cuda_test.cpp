@@ -344,6 +344,43 @@ TEST_F(CudaTest, InitialisationFailsAsOnHardware) {
   run_client([](CudaLibrary& cuda) { EXPECT_EQ(cuda.call("cuInit", 0U), CUDA_ERROR_NO_DEVICE); });
 }
 
+TEST_F(CudaTest, PeersCopyAtTheSpeedOfTheirLinks) {
+  {
+    const auto machine = state_.lock_for_edit();
+    for (Gpu* const gpu : {&machine->gpus[0], &machine->gpus[1]}) {
+      for (NvLink& link : gpu->links) link.active = 0;
+      gpu->links[0].active = 1;
+      gpu->links[0].speed_mbps = 1000;
+    }
+  }
+  run_client([](CudaLibrary& cuda) {
+    cuda.start();
+    CUcontext peer = nullptr;
+    CUdeviceptr near = 0, far = 0;
+    CUevent start = nullptr, stop = nullptr;
+    int can = -1;
+    float milliseconds = 0;
+    EXPECT_EQ(cuda.call("cuDeviceCanAccessPeer", &can, 0, 0), 0);
+    EXPECT_EQ(can, 0);
+    EXPECT_EQ(cuda.call("cuDeviceCanAccessPeer", &can, 0, 1), 0);
+    EXPECT_EQ(can, 1);
+    EXPECT_EQ(cuda.call("cuMemAlloc_v2", &near, kChunk), 0);
+    EXPECT_EQ(cuda.call("cuDevicePrimaryCtxRetain", &peer, 1), 0);
+    EXPECT_EQ(cuda.call("cuCtxEnablePeerAccess", peer, 0U), 0);
+    EXPECT_EQ(cuda.call("cuCtxSetCurrent", peer), 0);
+    EXPECT_EQ(cuda.call("cuMemAlloc_v2", &far, kChunk), 0);
+    EXPECT_EQ(cuda.call("cuEventCreate", &start, 0U), 0);
+    EXPECT_EQ(cuda.call("cuEventCreate", &stop, 0U), 0);
+    EXPECT_EQ(cuda.call("cuEventRecord", start, CUstream{nullptr}), 0);
+    EXPECT_EQ(cuda.call("cuMemcpyPeer", near, cuda.context, far, peer, std::size_t{kChunk}), 0);
+    EXPECT_EQ(cuda.call("cuEventRecord", stop, CUstream{nullptr}), 0);
+    EXPECT_EQ(cuda.call("cuEventElapsedTime", &milliseconds, start, stop), 0);
+    EXPECT_GE(milliseconds, 16.7 / 0.85) << "16 MiB at 85 % of 1 GB/s";
+    EXPECT_EQ(cuda.call("cuMemcpyPeer", near, cuda.context, far + 1, peer, std::size_t{kChunk}),
+              CUDA_ERROR_INVALID_VALUE);
+  });
+}
+
 TEST_F(CudaTest, AGpuOrDriverThatGoesFailsLaterCalls) {
   for (const bool reload : {false, true}) {
     start_machine(MemoryBackend::kMisc);

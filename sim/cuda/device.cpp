@@ -201,9 +201,24 @@ GPULET_CUDA_EXPORT cuDeviceComputeCapability(int* major, int* minor, CUdevice de
 }
 
 GPULET_CUDA_EXPORT cuDeviceCanAccessPeer(int* can_access, CUdevice device, CUdevice peer) {
-  return read_device(device, can_access, [=](const Gpu&) {
-    if (find_device(peer) == nullptr) return CUDA_ERROR_INVALID_DEVICE;
-    *can_access = 0;  // this library has no access of one GPU to another's memory
-    return CUDA_SUCCESS;
-  });
+  const Call call;
+  if (const auto error = call.call_error(can_access)) return error;
+  const Device *const own = find_device(device), *const other = find_device(peer);
+  if (own == nullptr || other == nullptr) return CUDA_ERROR_INVALID_DEVICE;
+  *can_access = own != other && peer_bytes_per_second(own->gpu, other->gpu) != 0 ? 1 : 0;
+  return CUDA_SUCCESS;
 }
+
+// All memory of a process is accessible to it: only the errors differ.
+GPULET_CUDA_EXPORT cuCtxEnablePeerAccess(CUcontext peer, unsigned int flags) {
+  const ContextCall call;
+  if (const auto error = call.call_error()) return error;
+  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  const Context* const other = client().contexts.find(peer);
+  if (other == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  const Device& own = call.device();
+  const Device& there = client().devices[other->device];
+  if (own.gpu == there.gpu) return CUDA_ERROR_INVALID_DEVICE;
+  return peer_bytes_per_second(own.gpu, there.gpu) == 0 ? CUDA_ERROR_PEER_ACCESS_UNSUPPORTED : CUDA_SUCCESS;
+}
+GPULET_CUDA_EXPORT cuCtxDisablePeerAccess(CUcontext) { return ContextCall().call_error(); }

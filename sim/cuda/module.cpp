@@ -1,4 +1,7 @@
-// Modules and kernels as stubs: a module is accepted if it looks like one, and a kernel does nothing.
+// Modules and kernels as stubs: a module is accepted if it looks like one, and a kernel does nothing, except
+// the one of gpulet's preflight, which is known by its name and has its effect.
+#include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <string>
 
@@ -18,6 +21,7 @@ struct Module {
 };
 struct Function {
   CUmodule module = nullptr;
+  std::string name{};
 };
 
 HandleTable<CUmodule, Module>& modules() {
@@ -62,6 +66,32 @@ bool has_kernel(const Module& module, const std::string& name) {
   return after == '(' || after == ' ' || after == '\n' || after == '\t' || after == '\r';
 }
 
+// gpulet_preflight(out, count, rounds) of src/preflight/kernel.h, whose comment says what it computes.
+constexpr const char* kPreflightKernel = "gpulet_preflight";
+
+CUresult run_preflight_kernel(const Gpu& gpu, std::uint64_t threads, void** parameters) {
+  if (parameters == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const auto address = *static_cast<const CUdeviceptr*>(parameters[0]);
+  const auto count = *static_cast<const std::uint32_t*>(parameters[1]);
+  const auto rounds = *static_cast<const std::uint32_t*>(parameters[2]);
+  if (find_allocation(address, std::uint64_t{count} * 4) == nullptr) return CUDA_ERROR_LAUNCH_FAILED;
+  auto* const out = reinterpret_cast<std::uint32_t*>(address);
+  for (std::uint32_t i = 0; i < count && i < threads; ++i) {
+    std::uint32_t x = i * 0x9E3779B9U + 1;
+    float f = 1.0F;
+    for (std::uint32_t round = 0; round < rounds; ++round) {
+      x = x * 1664525U + 1013904223U;
+      x ^= x >> 13;
+      f = std::fma(f, 0.5F, static_cast<float>(x >> 8) * 0x1p-24F);
+    }
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, &f, sizeof bits);
+    out[i] = x ^ bits;
+  }
+  if (gpu.faults.wrong_results != 0 && count > 7) out[7] += 2;
+  return CUDA_SUCCESS;
+}
+
 bool is_size(unsigned int x, unsigned int y, unsigned int z, std::uint64_t most) {
   return x != 0 && y != 0 && z != 0 && std::uint64_t{x} * y <= most && std::uint64_t{x} * y * z <= most;
 }
@@ -87,7 +117,7 @@ GPULET_CUDA_EXPORT cuModuleGetFunction(CUfunction* function, CUmodule module, co
   const Module* const found = modules().find(module);
   if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (!has_kernel(*found, name)) return CUDA_ERROR_NOT_FOUND;
-  *function = functions().add(Function{module});
+  *function = functions().add(Function{module, name});
   return CUDA_SUCCESS;
 }
 // Modules have no memory.
@@ -110,12 +140,18 @@ GPULET_CUDA_EXPORT cuFuncGetAttribute(int* value, int attribute, CUfunction func
 GPULET_CUDA_EXPORT cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y,
                                   unsigned int grid_z, unsigned int block_x, unsigned int block_y,
                                   unsigned int block_z, unsigned int /*shared_bytes*/, CUstream stream,
-                                  void** /*parameters*/, void** /*extra*/) {
+                                  void** parameters, void** /*extra*/) {
   const ContextCall call;
   if (const auto error = call.call_error()) return error;
-  if (functions().find(function) == nullptr || !is_stream(stream)) return CUDA_ERROR_INVALID_HANDLE;
+  const Function* const found = functions().find(function);
+  if (found == nullptr || !is_stream(stream)) return CUDA_ERROR_INVALID_HANDLE;
   const bool is_valid = is_size(grid_x, grid_y, grid_z, ~std::uint64_t{0} >> 1) &&
                         is_size(block_x, block_y, block_z, kMaxThreads);
-  return is_valid ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  if (!is_valid) return CUDA_ERROR_INVALID_VALUE;
+  const ReadGuard machine = client().state.lock_for_read();
+  const Gpu& gpu = machine->gpus[call.device().gpu];
+  if (gpu.faults.launch_error != 0) return static_cast<CUresult>(gpu.faults.launch_error);
+  if (found->name != kPreflightKernel) return CUDA_SUCCESS;
+  return run_preflight_kernel(gpu, std::uint64_t{grid_x} * block_x, parameters);
 }
 GPULET_CUDA_ALIAS(cuLaunchKernel, cuLaunchKernel_ptsz);

@@ -134,6 +134,7 @@ GPULET_CUDA_EXPORT cuEventRecord(CUevent event, CUstream stream) {
   cuda::Event* const found = events().find(event);
   if (found == nullptr || !is_stream(stream)) return CUDA_ERROR_INVALID_HANDLE;
   found->recorded_ns = monotonic_ns();
+  found->copy_time_ns = client().copy_time_ns;
   return CUDA_SUCCESS;
 }
 GPULET_CUDA_EXPORT cuEventSynchronize(CUevent event) { return use_event(event); }
@@ -146,7 +147,10 @@ GPULET_CUDA_EXPORT cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUe
   if (first == nullptr || last == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   const bool are_timed = ((first->flags | last->flags) & kDisableTiming) == 0;
   if (!are_timed || first->recorded_ns == 0 || last->recorded_ns == 0) return CUDA_ERROR_INVALID_HANDLE;
-  const auto between = static_cast<std::int64_t>(last->recorded_ns - first->recorded_ns);
+  // Copies over links take the time of the links, however busy this machine is.
+  const std::uint64_t copied = last->copy_time_ns - first->copy_time_ns;
+  const auto between =
+      static_cast<std::int64_t>(copied != 0 ? copied : last->recorded_ns - first->recorded_ns);
   *milliseconds = static_cast<float>(static_cast<double>(between) / kNanosecondsInMillisecond);
   return CUDA_SUCCESS;
 }

@@ -13,7 +13,8 @@ struct Stream {
 struct Event {
   CUcontext context = nullptr;
   unsigned int flags = 0;
-  std::uint64_t recorded_ns = 0;  // CLOCK_MONOTONIC; 0: never
+  std::uint64_t recorded_ns = 0;   // CLOCK_MONOTONIC; 0: never
+  std::uint64_t copy_time_ns = 0;  // ClientProcess::copy_time_ns when it was recorded
 };
 
 HandleTable<CUstream, Stream>& streams();

@@ -26,7 +26,7 @@ namespace gpulet::sim {
 
 inline constexpr std::uint32_t kMagic = 0x4c504753;  // "SGPL"
 // Increased with every change of the layout below: a library refuses a state of another build.
-inline constexpr std::uint32_t kLayoutVersion = 11;
+inline constexpr std::uint32_t kLayoutVersion = 12;
 inline constexpr std::size_t kMaxGpus = 64;
 inline constexpr std::size_t kMaxLinks = 36;           // NVML_NVLINK_MAX_LINKS
 inline constexpr std::size_t kMaxProfiles = 18;        // NVML_GPU_INSTANCE_PROFILE_COUNT
@@ -217,6 +217,8 @@ struct Faults {
   std::uint32_t reset_error;  // nvmlReturn_t of its resets when not 0
   std::uint32_t reset_ms;     // how long its resets take
   std::uint32_t reset_hang;   // its resets return only once this is 0 again
+  // Of CUDA: a word of each allocation reads wrong; a wrong result; calls that hang; a launch's CUresult;
+  std::uint32_t bad_memory, wrong_results, cuda_hang, launch_error, copy_percent;  // of the links; 0: all
 };
 
 // The idle values of a GPU, restored when its load ends.

@@ -3,34 +3,12 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <iterator>
 #include <vector>
 
-#include "base/driver_root.h"
-#include "base/file.h"
-#include "base/ld_cache.h"
+#include "base/driver_library.h"
 
 namespace gpulet::nvml {
 namespace {
-
-// The library's resolved path below `driver_root`, or empty.
-std::string find_below(const std::string& driver_root, const std::vector<std::string>& directories,
-                       const std::string& name) {
-  const auto root = RootDirectory::open_root(driver_root);
-  if (!root) return {};
-  const std::string prefix = driver_root == "/" ? "" : driver_root;
-  std::vector<std::string> paths;
-  for (std::string_view directory : directories) {
-    if (directory.starts_with(prefix + "/")) directory.remove_prefix(prefix.size());
-    paths.push_back(std::string(directory) + "/" + name);
-  }
-  for (const auto directory : library_directories()) paths.push_back(std::string(directory) + "/" + name);
-  std::ranges::move(find_in_ld_caches(*root, name), std::back_inserter(paths));
-  for (const auto& path : paths) {
-    if (const auto inside = root->resolve(path)) return prefix + *inside;
-  }
-  return {};
-}
 
 std::string loader_error() {
   const char* text = ::dlerror();
@@ -60,7 +38,7 @@ Library::~Library() { ::dlclose(handle_); }
 Result<std::shared_ptr<const Library>> Library::load_library(const std::string& driver_root,
                                                              const std::vector<std::string>& directories,
                                                              const std::string& name) {
-  const std::string below = find_below(driver_root, directories, name);
+  const std::string below = find_driver_library(driver_root, directories, name);
   const std::string path = below.empty() ? name : below;
   void* handle = ::dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL);
   if (handle == nullptr) {

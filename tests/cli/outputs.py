@@ -32,6 +32,7 @@ COMMANDS = (
     ("health", "health", 0),
     ("health 3", "health", 0),
     ("doctor", "doctor", 1),
+    ("preflight GPU-0 --memory 64", "preflight", 1),
     ("config check {config}", "config-check", 0),
     ("config check {typo}", "config-check", 1),
     ("config print --config-file {config}", "config-print", 0),

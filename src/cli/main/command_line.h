@@ -26,6 +26,7 @@ void add_cordon(CLI::App& app, Run& run);
 void add_uncordon(CLI::App& app, Run& run);
 void add_driver(CLI::App& app, Run& run);
 void add_doctor(CLI::App& app, Run& run);
+void add_preflight(CLI::App& app, Run& run);
 void add_config(CLI::App& app, Run& run);
 void add_dra(CLI::App& app, Run& run);
 void add_mig(CLI::App& app, Run& run);
@@ -49,10 +50,10 @@ using AddCommand = void (*)(CLI::App& app, Run& run);
 inline constexpr AddCommand kCommands[] = {add_agent, add_list, add_topo, add_place, add_version};
 #else
 inline constexpr AddCommand kCommands[] = {
-    add_agent,   add_list,    add_topo,     add_place,     add_labels,  add_top,         add_usage,
-    add_health,  add_cordon,  add_uncordon, add_driver,    add_doctor,  add_config,      add_dra,
-    add_mig,     add_cdi,     add_runtime,  add_scheduler, add_explain, add_metrics_api, add_migrate,
-    add_cleanup, add_version, add_help,     add_completion};
+    add_agent,   add_list,    add_topo,     add_place,   add_labels,    add_top,       add_usage,
+    add_health,  add_cordon,  add_uncordon, add_driver,  add_doctor,    add_preflight, add_config,
+    add_dra,     add_mig,     add_cdi,      add_runtime, add_scheduler, add_explain,   add_metrics_api,
+    add_migrate, add_cleanup, add_version,  add_help,    add_completion};
 #endif
 
 }  // namespace gpulet::cli

@@ -15,7 +15,7 @@ namespace {
 using Outcome = k8s::RetryingSender::Outcome;
 using Requests = std::vector<scheduler::MigDemand::Request>;
 
-constexpr const char* kPending = "fieldSelector=spec.nodeName%3D,status.phase%3DPending";
+constexpr const char* kPendingPods = "fieldSelector=spec.nodeName%3D,status.phase%3DPending";
 
 bool names_pod(const scheduler::MigDemand& demand, const std::string& pod) {
   return std::ranges::any_of(demand.requests, [&](const auto& request) {
@@ -267,7 +267,7 @@ std::unique_ptr<k8s::CollectionWatcher> watch_pending_pods(Loop& loop, const k8s
     listed->reset();
   };
   return k8s::CollectionWatcher::watch_collection(
-      loop, access, {.path = "/api/v1/pods", .query = kPending, .permission = "list and watch on pods"},
+      loop, access, {.path = "/api/v1/pods", .query = kPendingPods, .permission = "list and watch on pods"},
       timing, std::move(events));
 }
 

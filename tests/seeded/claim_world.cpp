@@ -102,6 +102,12 @@ struct ClaimWorld::Source final : dra::ClaimSource {
       done(std::nullopt);
     });
   }
+  // No Pod of this world demands anything.
+  void read_pod(const PodRef&, std::function<void(Result<std::optional<std::string>>)> done) override {
+    world.loop_.post([done = std::move(done), alive = world.process_->watch()] {
+      if (alive) done(std::nullopt);
+    });
+  }
   ClaimWorld& world;
 };
 

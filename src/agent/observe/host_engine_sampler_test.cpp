@@ -1,5 +1,6 @@
 #include "agent/observe/host_engine_sampler.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 

@@ -229,7 +229,8 @@ unsigned MigDemandController::count_unread_cuts(
     const std::vector<std::pair<MigTarget, mig::State>>& read) const {
   unsigned count = 0;
   for (const auto& [gpu, record] : records_) {
-    const bool is_read = std::ranges::any_of(read, [&](const auto& entry) { return entry.first.gpu == gpu; });
+    const bool is_read =
+        std::ranges::any_of(read, [&uuid = gpu](const auto& entry) { return entry.first.gpu == uuid; });
     if (!is_read && record.is_cut) ++count;
   }
   return count;

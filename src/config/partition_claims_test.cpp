@@ -91,15 +91,26 @@ TEST(PartitionForClaims, ConsumableSharesAreNvidias) {
 
 TEST(PartitionOnDemand, IsForPodsThatAskForAProfile) {
   EXPECT_FALSE(std::get<Mig>(rule_of("- {mig: {layout: all-balanced}}").mode).on_demand);
-  EXPECT_TRUE(std::get<Mig>(rule_of("- {mig: {devices: {1g.10gb: 7}, onDemand: true}}").mode).on_demand);
+  EXPECT_TRUE(
+      std::get<Mig>(rule_of("- {mig: {devices: {1g.10gb: 7}, onDemand: true}, offer: devicePlugin}").mode)
+          .on_demand);
+  EXPECT_EQ(
+      error_of_rule("- {mig: {layout: all-balanced, onDemand: true}}"),
+      "x.yaml:4:7: gpulet.partition: mig.onDemand is for Pods without claims while gpulet.dra.enabled is "
+      "true; expected offer: devicePlugin");
+  EXPECT_TRUE(
+      check_config(claim_rule("- {mig: {layout: all-balanced, onDemand: true}}", false)).errors.empty());
   const std::string rule = "gpulet.partition[0]";
-  EXPECT_NE(error_of_rule("- {mig: {layout: all-balanced, onDemand: true, name: nvidia.com/slice}}")
-                .find(rule + ".mig.onDemand: a Pod that waits asks for the resource of its profile; use "
-                             "strategy mixed without a name"),
-            std::string::npos);
-  EXPECT_NE(error_of_rule("- {mig: {layout: all-balanced, onDemand: true, strategy: single}}")
-                .find(rule + ".mig.onDemand"),
-            std::string::npos);
+  EXPECT_NE(
+      error_of_rule(
+          "- {mig: {layout: all-balanced, onDemand: true, name: nvidia.com/slice}, offer: devicePlugin}")
+          .find(rule + ".mig.onDemand: a Pod that waits asks for the resource of its profile; use "
+                       "strategy mixed without a name"),
+      std::string::npos);
+  EXPECT_NE(
+      error_of_rule("- {mig: {layout: all-balanced, onDemand: true, strategy: single}, offer: devicePlugin}")
+          .find(rule + ".mig.onDemand"),
+      std::string::npos);
   EXPECT_NE(error_of_rule("- {mig: {layout: all-balanced, onDemand: 1}}").find(rule + ".mig.onDemand"),
             std::string::npos);
   EXPECT_NE(error_of_rule("- {mig: {layout: all-balanced, onDemand: true}, offer: claims}")

@@ -432,6 +432,11 @@ void check_partition(const Config& config, const std::string& sharing_origin, Pr
       problems.add_error(rule.position,
                          "gpulet.partition: " + std::string(key) +
                              " is for claims while gpulet.dra.enabled is false; expected true");
+    } else if (const auto* mig = std::get_if<Mig>(&rule.mode);
+               mig != nullptr && mig->on_demand && !rule.offer && config.gpulet.dra.enabled) {
+      problems.add_error(rule.position,
+                         "gpulet.partition: mig.onDemand is for Pods without claims while gpulet.dra.enabled "
+                         "is true; expected offer: devicePlugin");
     }
   }
   ResourceNameCheck names(config, problems);

@@ -17,10 +17,15 @@ using Requests = std::vector<scheduler::MigDemand::Request>;
 
 constexpr const char* kPendingPods = "fieldSelector=spec.nodeName%3D,status.phase%3DPending";
 
-bool names_pod(const scheduler::MigDemand& demand, const std::string& pod) {
-  return std::ranges::any_of(demand.requests, [&](const auto& request) {
-    return std::ranges::find(request.pods, pod) != request.pods.end();
-  });
+// The same Pods at the same node, whoever comes first.
+bool are_same(Requests a, Requests b) {
+  const auto sort = [](Requests& requests) {
+    for (auto& request : requests) std::ranges::sort(request.pods);
+    std::ranges::sort(requests, {}, &scheduler::MigDemand::Request::resource);
+  };
+  sort(a);
+  sort(b);
+  return a == b;
 }
 
 unsigned free_devices(const std::map<std::string, scheduler::MigSupply>& nodes, const std::string& node,
@@ -30,6 +35,22 @@ unsigned free_devices(const std::map<std::string, scheduler::MigSupply>& nodes, 
   const auto free = supply->second.free.find(resource);
   return free == supply->second.free.end() ? 0 : free->second;
 }
+
+// The free devices of all nodes, given to the Pods that come first.
+class FreeDevices {
+ public:
+  explicit FreeDevices(const std::map<std::string, scheduler::MigSupply>& nodes) : nodes_(nodes) {}
+  bool take_devices(const std::string& node, const scheduler::WaitingPod& pod) {
+    auto& taken = taken_[{node, pod.resource}];
+    if (free_devices(nodes_, node, pod.resource) < taken + pod.count) return false;
+    taken += pod.count;
+    return true;
+  }
+
+ private:
+  const std::map<std::string, scheduler::MigSupply>& nodes_;
+  std::map<std::pair<std::string, ResourceName>, unsigned> taken_;
+};
 
 PodRef pod_ref(const scheduler::WaitingPod& pod) {
   const auto slash = pod.pod.find('/');
@@ -46,6 +67,9 @@ void MigDemandController::set_pod(std::string_view object) {
       k8s::metadata_string(object, "namespace") + "/" + k8s::metadata_string(object, "name");
   auto pod = scheduler::parse_waiting_pod(object);
   const auto known = waiting_.find(key);
+  // It has what it waited for there, and kube-scheduler says that something else keeps it away.
+  if (!pod && known != waiting_.end() && known->second.free_since)
+    avoid_node(key, known->second.asked, ports_.loop.now());
   if (!pod || (known != waiting_.end() && known->second.pod != *pod)) waiting_.erase(key);
   if (!pod || (waiting_.size() >= kMaxWaitingPods && !waiting_.contains(key))) return;
   waiting_.try_emplace(
@@ -55,7 +79,10 @@ void MigDemandController::set_pod(std::string_view object) {
   plan_later();
 }
 
-void MigDemandController::remove_pod(const std::string& key) { waiting_.erase(key); }
+void MigDemandController::remove_pod(const std::string& key) {
+  waiting_.erase(key);
+  given_up_.erase(key);
+}
 
 std::vector<std::string> MigDemandController::pod_keys() const {
   std::vector<std::string> keys;
@@ -64,6 +91,9 @@ std::vector<std::string> MigDemandController::pod_keys() const {
 }
 
 void MigDemandController::set_recorded(const std::string& node, const scheduler::MigDemand& demand) {
+  const auto known = recorded_.find(node);
+  if (demand != (known == recorded_.end() ? scheduler::MigDemand{} : known->second.demand))
+    written_.erase(node);
   if (demand == scheduler::MigDemand{}) {
     recorded_.erase(node);
     return;
@@ -78,61 +108,99 @@ void MigDemandController::plan_later() {
   if (!timer_) timer_ = ports_.loop.after(timing_.plan_every, [this] { plan_demands(); });
 }
 
+// Only of resources that some node offers to cut.
 std::map<std::string, scheduler::MigSupply> MigDemandController::read_supplies() {
+  std::set<ResourceName> offered;
+  const auto names = ports_.cluster.node_names();
+  for (const auto& name : names) {
+    const auto* node = ports_.cluster.find_node(name);
+    if (node == nullptr) continue;
+    for (const auto& one : node->node.mig_offer.resources) offered.insert(one.name);
+  }
   std::map<std::string, scheduler::MigSupply> nodes;
-  for (const auto& name : ports_.cluster.node_names()) {
+  for (const auto& name : names) {
     const auto* node = ports_.cluster.find_node(name);
     if (node == nullptr) continue;
     scheduler::MigSupply supply{.free = {}, .offer = node->node.mig_offer, .recorded = {}};
-    for (std::size_t i = 0; i < node->node.resources.size(); ++i) {
-      if (node->free_total[i] > 0) supply.free[node->node.resources[i].name] = node->free_total[i];
+    for (std::size_t i = 0; i < node->node.resources.size() && !offered.empty(); ++i) {
+      const auto& resource = node->node.resources[i].name;
+      if (node->free_total[i] > 0 && offered.contains(resource)) supply.free[resource] = node->free_total[i];
     }
-    if (const auto recorded = recorded_.find(name); recorded != recorded_.end())
-      supply.recorded = recorded->second.demand;
+    const auto recorded = recorded_.find(name);
+    if (recorded != recorded_.end()) supply.recorded = recorded->second.demand;
+    if (recorded == recorded_.end() && supply.free.empty() && supply.offer.resources.empty()) continue;
     nodes.emplace(name, std::move(supply));
   }
   return nodes;
 }
 
+// The same in every replica: by creation, not by arrival.
+std::vector<MigDemandController::Waiting*> MigDemandController::pods_in_order() {
+  std::vector<Waiting*> pods;
+  for (auto& [key, waiting] : waiting_) pods.push_back(&waiting);
+  std::ranges::stable_sort(pods, {},
+                           [](const Waiting* one) -> const std::string& { return one->pod.created; });
+  return pods;
+}
+
+void MigDemandController::avoid_node(const std::string& pod, const std::string& node, Time now) {
+  auto& given_up = given_up_[pod];
+  given_up.avoid = given_up.avoid == Duration::zero() ? timing_.avoid
+                                                      : std::min(2 * given_up.avoid, timing_.longest_avoid);
+  given_up.forget_at = now + 2 * given_up.avoid;
+  avoided_until_[{pod, node}] = now + given_up.avoid;
+}
+
 // Something else keeps the Pod from a node that has what it waits for.
 void MigDemandController::give_up_nodes(Time now, const std::map<std::string, scheduler::MigSupply>& nodes) {
   std::erase_if(avoided_until_, [&](const auto& entry) { return entry.second <= now; });
-  for (auto& [key, waiting] : waiting_) {
-    if (waiting.asked.empty() ||
-        free_devices(nodes, waiting.asked, waiting.pod.resource) < waiting.pod.count) {
-      waiting.free_since.reset();
+  std::erase_if(given_up_, [&](const auto& entry) { return entry.second.forget_at <= now; });
+  FreeDevices free(nodes);
+  for (auto* waiting : pods_in_order()) {
+    if (waiting->asked.empty() || !free.take_devices(waiting->asked, waiting->pod)) {
+      waiting->free_since.reset();
       continue;
     }
-    if (!waiting.free_since) waiting.free_since = now;
-    if (now - *waiting.free_since < timing_.give_up) continue;
-    avoided_until_[{key, waiting.asked}] = now + timing_.avoid;
-    waiting.asked.clear();
-    waiting.free_since.reset();
+    if (!waiting->free_since) waiting->free_since = now;
+    if (now - *waiting->free_since < timing_.give_up) continue;
+    avoid_node(waiting->pod.pod, waiting->asked, now);
+    waiting->asked.clear();
+    waiting->free_since.reset();
   }
+}
+
+// Those that have waited long enough and that some node cuts for, at most kMaxPlannedPods.
+std::vector<scheduler::WaitingPod> MigDemandController::due_pods(
+    const std::map<std::string, scheduler::MigSupply>& nodes, Time now) {
+  std::set<ResourceName> offered;
+  std::set<std::string_view> recorded;
+  for (const auto& [name, supply] : nodes) {
+    for (const auto& one : supply.offer.resources) offered.insert(one.name);
+    for (const auto& request : supply.recorded.requests)
+      recorded.insert(request.pods.begin(), request.pods.end());
+  }
+  std::vector<scheduler::WaitingPod> pods;
+  for (const auto* waiting : pods_in_order()) {
+    if (pods.size() == kMaxPlannedPods) break;
+    if (!offered.contains(waiting->pod.resource)) continue;
+    // Another replica has waited already.
+    if (recorded.contains(waiting->pod.pod) || now - waiting->since >= wait_) pods.push_back(waiting->pod);
+  }
+  return pods;
 }
 
 void MigDemandController::plan_demands() {
   timer_.reset();
   if (waiting_.empty() && recorded_.empty()) return;
   plan_later();
-  if (!ports_.is_synced()) return;
+  if (!pods_listed_ || !ports_.is_synced()) return;
   const Time now = ports_.loop.now();
-  auto nodes = read_supplies();
+  const auto nodes = read_supplies();
   std::erase_if(recorded_, [&](const auto& entry) { return !nodes.contains(entry.first); });
   give_up_nodes(now, nodes);
-  std::vector<std::pair<Time, const scheduler::WaitingPod*>> due;
-  for (const auto& [key, waiting] : waiting_) {
-    // Another replica has waited already.
-    const bool is_recorded = std::ranges::any_of(
-        recorded_, [&, &pod = key](const auto& entry) { return names_pod(entry.second.demand, pod); });
-    if (is_recorded || now - waiting.since >= wait_) due.emplace_back(waiting.since, &waiting.pod);
-  }
-  std::ranges::stable_sort(due, {}, &std::pair<Time, const scheduler::WaitingPod*>::first);
-  std::vector<scheduler::WaitingPod> pods;
-  for (const auto& [since, pod] : due) pods.push_back(*pod);
   std::set<std::pair<std::string, std::string>> refused;
   for (const auto& [pod_and_node, until] : avoided_until_) refused.insert(pod_and_node);
-  const auto plan = scheduler::plan_mig_demand(pods, nodes, refused);
+  const auto plan = scheduler::plan_mig_demand(due_pods(nodes, now), nodes, refused);
   write_demands(plan, now);
   report_pods(plan, nodes, now);
 }
@@ -146,12 +214,12 @@ void MigDemandController::write_demands(const scheduler::MigDemandPlan& plan, Ti
     const Requests wanted = planned == plan.requests.end() ? Requests() : planned->second;
     const auto recorded = recorded_.find(name);
     const Requests present = recorded == recorded_.end() ? Requests() : recorded->second.demand.requests;
-    const bool is_current =
-        wanted == present && (wanted.empty() || now - recorded->second.renewed_at < timing_.renew_every);
+    const bool is_current = are_same(wanted, present) &&
+                            (wanted.empty() || now - recorded->second.renewed_at < timing_.renew_every);
     if (is_current) continue;
-    // Its watch has not returned the last write yet.
+    // The watch has not returned the last write yet.
     const auto written = written_.find(name);
-    if (written != written_.end() && written->second.requests == wanted &&
+    if (written != written_.end() && are_same(written->second.requests, wanted) &&
         now - written->second.at < timing_.renew_every)
       continue;
     written_[name] = {wanted, now};
@@ -181,40 +249,47 @@ std::string MigDemandController::free_gpus(const std::string& node, const Resour
 
 void MigDemandController::report_pods(const scheduler::MigDemandPlan& plan,
                                       const std::map<std::string, scheduler::MigSupply>& nodes, Time now) {
-  for (auto& [key, waiting] : waiting_) {
-    const std::string& resource = waiting.pod.resource.str();
-    if (const auto node = plan.node_of.find(key); node != plan.node_of.end()) {
-      const bool is_free = free_devices(nodes, node->second, waiting.pod.resource) >= waiting.pod.count;
-      if (waiting.asked != node->second && !is_free) {
+  FreeDevices free(nodes);
+  std::size_t sent = 0;
+  for (auto* waiting : pods_in_order()) {
+    const auto& pod = waiting->pod;
+    const std::string& resource = pod.resource.str();
+    if (const auto node = plan.node_of.find(pod.pod); node != plan.node_of.end()) {
+      const bool is_free = free.take_devices(node->second, pod);
+      if (waiting->asked != node->second && !is_free) {
         log::info("asking a node for MIG devices",
-                  {{"pod", key}, {"node", node->second}, {"resource", resource}});
+                  {{"pod", pod.pod}, {"node", node->second}, {"resource", resource}});
       }
-      waiting.asked = node->second;
-      send_pod_event(
-          waiting, false, is_free ? kMigCutReason : kMigRequestedReason,
-          is_free ? resource + " cut on node " + node->second + free_gpus(node->second, waiting.pod.resource)
+      waiting->asked = node->second;
+      if (sent == kMaxPodEvents) continue;
+      sent += send_pod_event(
+          *waiting, false, is_free ? kMigCutReason : kMigRequestedReason,
+          is_free ? resource + " cut on node " + node->second + free_gpus(node->second, pod.resource)
                   : "no GPU has " + resource + " free: asked node " + node->second + " to cut it",
           now);
-    } else if (const auto why = plan.unmet.find(key); why != plan.unmet.end()) {
-      waiting.asked.clear();
-      send_pod_event(
-          waiting, true, kMigUnmetReason,
-          "no node can cut " + std::to_string(waiting.pod.count) + " x " + resource + " now: " + why->second,
-          now);
+    } else if (const auto why = plan.unmet.find(pod.pod); why != plan.unmet.end()) {
+      waiting->asked.clear();
+      if (sent == kMaxPodEvents) continue;
+      sent += send_pod_event(
+          *waiting, true, kMigUnmetReason,
+          "no node can cut " + std::to_string(pod.count) + " x " + resource + " now: " + why->second, now);
     }
   }
 }
 
-void MigDemandController::send_pod_event(Waiting& waiting, bool warning, const char* reason,
+// Returns whether it was sent.
+bool MigDemandController::send_pod_event(Waiting& waiting, bool warning, const char* reason,
                                          const std::string& message, Time now) {
-  // What is in use changes all the time: one Event about that is enough for a while.
-  const std::string subject = warning ? std::string(reason) : message;
-  if (waiting.reported == subject && (!warning || now - waiting.reported_at < timing_.report_every)) return;
-  waiting.reported = subject;
-  waiting.reported_at = now;
+  auto [last, is_first] = waiting.reported.try_emplace(reason);
+  // What is in use changes all the time: one Event about that is enough for a while. Other news is sent once.
+  if (!is_first &&
+      (now - last->second.at < timing_.report_every || (!warning && last->second.message == message)))
+    return false;
+  last->second = {message, now};
   if (ports_.send_event)
     ports_.send_event(
         {.warning = warning, .reason = reason, .message = message, .pod = pod_ref(waiting.pod)});
+  return true;
 }
 
 GpuNodeStatusWriter::GpuNodeStatusWriter(Loop& loop, k8s::ClientConfig access, k8s::SendTiming timing)
@@ -235,12 +310,13 @@ void GpuNodeStatusWriter::send_status() {
                          .accept = k8s::kMetadataOnly},
                         "patch on gpunodes/status",
                         [this, name = node, sent_status = status](const http::ClientResponse& response) {
-                          // 404: the node is gone.
-                          if (response.status / 100 != 2 && response.status != 404) return Outcome::kError;
+                          const bool is_refused = response.status / 100 == 4 && response.status != 429;
+                          if (response.status / 100 != 2 && !is_refused) return Outcome::kError;
                           const auto written = pending_.find(name);
                           if (written != pending_.end() && written->second == sent_status)
                             pending_.erase(written);
-                          return Outcome::kDone;
+                          // 404: the node is gone. What is refused is written again with the next renewal.
+                          return is_refused && response.status != 404 ? Outcome::kRefused : Outcome::kDone;
                         });
 }
 
@@ -265,6 +341,7 @@ std::unique_ptr<k8s::CollectionWatcher> watch_pending_pods(Loop& loop, const k8s
       if (*listed && !(*listed)->contains(key)) controller.remove_pod(key);
     }
     listed->reset();
+    controller.mark_pods_listed();
   };
   return k8s::CollectionWatcher::watch_collection(
       loop, access, {.path = "/api/v1/pods", .query = kPendingPods, .permission = "list and watch on pods"},

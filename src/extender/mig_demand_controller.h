@@ -31,20 +31,23 @@ inline constexpr const char* kMigCutReason = "MigDeviceCut";
 inline constexpr const char* kMigUnmetReason = "MigDeviceNotCut";
 
 inline constexpr std::size_t kMaxWaitingPods = 10'000;  // further ones are not served
+// Of a pass, which shares the loop with kube-scheduler's questions: those that wait longest.
+inline constexpr std::size_t kMaxPlannedPods = 256, kMaxPodEvents = 64;
 
 struct MigDemandTiming {
   Duration plan_every = std::chrono::seconds(5);
   Duration renew_every = std::chrono::minutes(1);  // a third of the agent's kMigDemandLifetime
   // From when the devices are free until another node is tried: the Pod cannot run there.
   Duration give_up = std::chrono::minutes(2);
-  Duration avoid = std::chrono::minutes(30);         // that node, for that Pod
+  // That node, for that Pod; twice as long each time, for any node.
+  Duration avoid = std::chrono::minutes(30), longest_avoid = std::chrono::hours(8);
   Duration report_every = std::chrono::minutes(10);  // the same reason, to a Pod
 };
 
 struct MigDemandPorts {
   Loop& loop;
   scheduler::ClusterState& cluster;
-  std::function<bool()> is_synced;  // the cluster's lists are complete
+  std::function<bool()> is_synced;  // the cluster's nodes and Pods are listed
   std::function<void(k8s::Event)> send_event;
   // The node's new demand as the body of a merge patch of its GpuNode's status; the newest wins.
   std::function<void(const std::string& node, std::string status)> write;
@@ -61,6 +64,8 @@ class MigDemandController {
   void set_pod(std::string_view object);
   void remove_pod(const std::string& key);
   std::vector<std::string> pod_keys() const;
+  // Every pending Pod has been passed: nothing is planned before.
+  void mark_pods_listed() { pods_listed_ = true; }
   // A node's demand as recorded, at each change of its GpuNode.
   void set_recorded(const std::string& node, const scheduler::MigDemand& demand);
 
@@ -70,8 +75,16 @@ class MigDemandController {
     Time since{};
     std::string asked;               // node
     std::optional<Time> free_since;  // there
-    std::string reported;
-    Time reported_at{};
+    struct Report {
+      std::string message;
+      Time at{};
+    };
+    std::map<std::string, Report> reported;  // by reason
+  };
+  // Of a Pod that nodes were given up for.
+  struct GivenUp {
+    Duration avoid{};  // the last time
+    Time forget_at{};
   };
   struct Recorded {
     scheduler::MigDemand demand;
@@ -85,11 +98,15 @@ class MigDemandController {
   void plan_later();
   void plan_demands();
   std::map<std::string, scheduler::MigSupply> read_supplies();
+  std::vector<Waiting*> pods_in_order();
+  std::vector<scheduler::WaitingPod> due_pods(const std::map<std::string, scheduler::MigSupply>& nodes,
+                                              Time now);
   void give_up_nodes(Time now, const std::map<std::string, scheduler::MigSupply>& nodes);
+  void avoid_node(const std::string& pod, const std::string& node, Time now);
   void write_demands(const scheduler::MigDemandPlan& plan, Time now);
   void report_pods(const scheduler::MigDemandPlan& plan,
                    const std::map<std::string, scheduler::MigSupply>& nodes, Time now);
-  void send_pod_event(Waiting& waiting, bool warning, const char* reason, const std::string& message,
+  bool send_pod_event(Waiting& waiting, bool warning, const char* reason, const std::string& message,
                       Time now);
   std::string free_gpus(const std::string& node, const ResourceName& resource) const;
 
@@ -98,8 +115,10 @@ class MigDemandController {
   const MigDemandTiming timing_;
   std::map<std::string, Waiting> waiting_;                             // by Pod
   std::map<std::string, Recorded> recorded_;                           // by node
-  std::map<std::string, Written> written_;                             // by node
+  std::map<std::string, Written> written_;                             // by node; until it is recorded
   std::map<std::pair<std::string, std::string>, Time> avoided_until_;  // Pod and node
+  std::map<std::string, GivenUp> given_up_;                            // by Pod
+  bool pods_listed_ = false;
   Subscription timer_;
 };
 

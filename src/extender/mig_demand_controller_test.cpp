@@ -16,12 +16,17 @@ using scheduler::MigDemand;
 
 constexpr const char* kThird = "nvidia.com/mig-3g.40gb";
 
-json waiting_pod(const std::string& name) {
-  return {{"metadata", {{"namespace", "team"}, {"name", name}, {"uid", "uid-" + name}}},
+json waiting_pod(const std::string& name, const std::string& created = "2026-01-31T12:00:00Z") {
+  return {{"metadata",
+           {{"namespace", "team"}, {"name", name}, {"uid", "uid-" + name}, {"creationTimestamp", created}}},
           {"spec", {{"containers", {{{"name", "c"}, {"resources", {{"limits", {{kThird, "1"}}}}}}}}}},
           {"status",
            {{"phase", "Pending"},
-            {"conditions", {{{"type", "PodScheduled"}, {"status", "False"}, {"reason", "Unschedulable"}}}}}}};
+            {"conditions",
+             {{{"type", "PodScheduled"},
+               {"status", "False"},
+               {"reason", "Unschedulable"},
+               {"message", std::string("0/2 nodes are available: 2 Insufficient ") + kThird + "."}}}}}}};
 }
 
 // Two replicas' controllers share what they write; the test is the API server.
@@ -33,14 +38,20 @@ class MigDemandTest : public testing::Test {
     set_node("n2", 1);
     start();
   }
+  MigDemandPorts make_ports() {
+    return {.loop = loop_,
+            .cluster = cluster_,
+            .is_synced = [this] { return synced_; },
+            .send_event = [this](k8s::Event event) { events_.push_back(std::move(event)); },
+            .write = [this](const auto& node, auto status) { write(node, status); }};
+  }
   MigDemandController& start() {
-    return *controllers_.emplace_back(std::make_unique<MigDemandController>(
-        MigDemandPorts{.loop = loop_,
-                       .cluster = cluster_,
-                       .is_synced = [this] { return synced_; },
-                       .send_event = [this](k8s::Event event) { events_.push_back(std::move(event)); },
-                       .write = [this](const auto& node, auto status) { write(node, status); }},
-        30s));
+    auto& made = *controllers_.emplace_back(std::make_unique<MigDemandController>(make_ports(), 30s));
+    made.mark_pods_listed();
+    return made;
+  }
+  MigDemandController& start_before_list() {
+    return *controllers_.emplace_back(std::make_unique<MigDemandController>(make_ports(), 30s));
   }
   // A node that can have `offered` of the devices free, and has `free` on its GPU.
   void set_node(const std::string& name, unsigned offered, unsigned free = 0) {
@@ -165,6 +176,118 @@ TEST_F(MigDemandTest, KnowsNothingBeforeTheListsAreComplete) {
   EXPECT_EQ(writes_, 1u);
 }
 
+TEST_F(MigDemandTest, AReplicaThatStartsKeepsTheDemands) {
+  add_pod("a");
+  loop_.advance(40s);
+  ASSERT_EQ(pods_of("n2"), std::vector<std::string>{"team/a"});
+  auto& later = start_before_list();
+  later.set_recorded("n2", recorded_.at("n2"));
+  loop_.advance(30s);
+  EXPECT_EQ(pods_of("n2"), std::vector<std::string>{"team/a"}) << "it does not know the Pod yet";
+  later.set_pod(waiting_pod("a").dump());
+  later.mark_pods_listed();
+  loop_.advance(30s);
+  EXPECT_EQ(pods_of("n2"), std::vector<std::string>{"team/a"});
+}
+
+TEST_F(MigDemandTest, WritesAgainWhatAnotherOverwrote) {
+  add_pod("a");
+  loop_.advance(40s);
+  ASSERT_EQ(writes_, 1u);
+  recorded_["n2"] = {};
+  controllers_[0]->set_recorded("n2", {});
+  loop_.advance(6s);
+  EXPECT_EQ(pods_of("n2"), std::vector<std::string>{"team/a"});
+}
+
+TEST_F(MigDemandTest, ReplicasOrderPodsByTheirAge) {
+  set_node("n2", 2);
+  start();
+  const std::string old = waiting_pod("old", "2026-01-31T11:00:00Z").dump(), young = waiting_pod("a").dump();
+  controllers_[0]->set_pod(old);
+  loop_.advance(1s);
+  controllers_[0]->set_pod(young);
+  controllers_[1]->set_pod(young);
+  loop_.advance(1s);
+  controllers_[1]->set_pod(old);
+  loop_.advance(50s);
+  EXPECT_EQ(pods_of("n2"), (std::vector<std::string>{"team/old", "team/a"}));
+  const auto before = writes_;
+  EXPECT_LE(before, 2u) << "they agree";
+  set_node("n2", 1);
+  loop_.advance(20s);
+  EXPECT_EQ(pods_of("n2"), std::vector<std::string>{"team/old"});
+}
+
+TEST_F(MigDemandTest, OneFreeDeviceTellsOnePod) {
+  set_node("n2", 2);
+  add_pod("a");
+  add_pod("b");
+  loop_.advance(40s);
+  ASSERT_EQ(pods_of("n2").size(), 2u);
+  set_node("n2", 2, 1);
+  loop_.advance(20s);
+  const auto all = reasons();
+  EXPECT_EQ(std::ranges::count(all, kMigCutReason), 1);
+  loop_.advance(3min);
+  EXPECT_EQ(pods_of("n2"), std::vector<std::string>{"team/b"}) << "only one had it free and did not run";
+}
+
+TEST_F(MigDemandTest, AvoidsANodeTwiceAsLongEachTime) {
+  set_node("n2", 1, 1);
+  // There is room, so that nobody is asked; the node is asked as soon as there is none.
+  const auto give_up = [&] {
+    set_node("n2", 1);
+    loop_.advance(1min);
+    ASSERT_EQ(pods_of("n2"), std::vector<std::string>{"team/a"});
+    set_node("n2", 1, 1);
+    loop_.advance(3min);
+    ASSERT_TRUE(pods_of("n2").empty());
+    set_node("n2", 1);
+  };
+  add_pod("a");
+  give_up();
+  loop_.advance(25min);
+  EXPECT_TRUE(pods_of("n2").empty());
+  loop_.advance(6min);
+  give_up();
+  loop_.advance(50min);
+  EXPECT_TRUE(pods_of("n2").empty());
+  loop_.advance(11min);
+  EXPECT_EQ(pods_of("n2"), std::vector<std::string>{"team/a"});
+}
+
+// kube-scheduler no longer says that the resource lacks: the Pod has it there, and lacks something else.
+TEST_F(MigDemandTest, APodThatLacksSomethingElseIsNotServedAgain) {
+  add_pod("a");
+  loop_.advance(40s);
+  set_node("n2", 1, 1);
+  loop_.advance(10s);
+  auto pod = waiting_pod("a");
+  pod["status"]["conditions"][0]["message"] = "0/2 nodes are available: 2 Insufficient cpu.";
+  controllers_[0]->set_pod(pod.dump());
+  loop_.advance(10s);
+  EXPECT_TRUE(pods_of("n2").empty());
+  set_node("n2", 1);
+  add_pod("a");
+  loop_.advance(20min);
+  EXPECT_TRUE(pods_of("n2").empty());
+}
+
+TEST_F(MigDemandTest, PlansTheOldestPods) {
+  set_node("n2", 512);
+  for (int i = 0; i < 300; ++i) add_pod("p" + std::to_string(1000 + i));
+  loop_.advance(32s);
+  EXPECT_EQ(events_.size(), kMaxPodEvents) << "of the first pass";
+  loop_.advance(20s);
+  EXPECT_EQ(events_.size(), kMaxPlannedPods) << "each Pod once";
+  EXPECT_EQ(recorded_.at("n2").requests.at(0).count, kMaxPlannedPods);
+  EXPECT_EQ(recorded_.at("n2").requests.at(0).pods.size(), scheduler::kMaxDemandPods);
+  const auto writes = writes_;
+  loop_.advance(30s);
+  EXPECT_EQ(writes_, writes) << "what does not fit does not differ";
+}
+
 // The API server's side: which Pods are watched, and what is written where.
 class MigDemandApiTest : public k8s::ApiTest {};
 
@@ -180,6 +303,22 @@ TEST_F(MigDemandApiTest, WritesTheStatus) {
   const auto request = server_->received_requests().at(0);
   EXPECT_EQ(request.line(), "PATCH /apis/gpulet.io/v1alpha1/gpunodes/n2/status");
   EXPECT_EQ(request.body, R"({"status":{"migDemand":null}})");
+}
+
+TEST_F(MigDemandApiTest, ARefusedNodeDoesNotBlockTheOthers) {
+  start_server([](const k8s::Received& request) {
+    const bool is_refused = request.line().find("/n1/") != std::string::npos;
+    return Reply{is_refused ? 422 : 200, "{}", {}, {}};
+  });
+  std::unique_ptr<GpuNodeStatusWriter> writer;
+  call_on_loop([&] {
+    writer = std::make_unique<GpuNodeStatusWriter>(loop_, client_config(), k8s::SendTiming{10s, {1h, 2h}});
+    writer->write_status("n1", R"({"status":{}})");
+    writer->write_status("n2", R"({"status":{"migDemand":null}})");
+  });
+  EXPECT_TRUE(k8s::eventually([&] { return server_->received_requests().size() == 2; }));
+  call_on_loop([&] { writer.reset(); });
+  EXPECT_EQ(server_->received_requests().at(1).line(), "PATCH /apis/gpulet.io/v1alpha1/gpunodes/n2/status");
 }
 
 }  // namespace

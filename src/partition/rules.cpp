@@ -390,7 +390,8 @@ std::vector<DesiredMig> desired_mig(const inventory::Snapshot& snapshot, const c
     if (const auto* mig = std::get_if<config::Mig>(&rule.mode)) {
       wanted.enabled = true;
       wanted.layout = mig->layout;
-      wanted.on_demand = mig->on_demand;
+      // Who holds a device by a claim, and who waits for one, is not seen here.
+      wanted.on_demand = mig->on_demand && selection.side[i] == config::OfferSide::kDevicePlugin;
       for (const auto& [profile, count] : mig->devices) {
         if (count > 0) wanted.devices.emplace(profile, count);
       }

@@ -373,6 +373,9 @@ TEST(Rules, AGpuOnDemandIsOfferedAsItIs) {
   for (const auto& resource : made.resources) names.push_back(resource.name.str());
   EXPECT_EQ(names, (std::vector<std::string>{"nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb"}));
   EXPECT_TRUE(desired_mig(node({cut(0, 7)}), config, {}).at(0).on_demand);
+  auto of_claims = config;
+  of_claims.gpulet.dra.enabled = true;
+  EXPECT_FALSE(desired_mig(node({cut(0, 7)}), of_claims, {}).at(0).on_demand);
 }
 
 TEST(Rules, SharingSectionSetsTheMpsDaemon) {

@@ -59,6 +59,8 @@ class SimMigDemand : public NodeTest {
     const std::lock_guard lock(mutex_);
     const auto body = parse_json(request.body);
     if (const auto& spec = json_member(body, "spec"); !spec.is_null()) spec_ = spec;
+    // As the extender does while the Pod waits.
+    if (demand_.is_object()) demand_["renewed"] = std::to_string(++renewals_);
     nlohmann::json object = {{"metadata", {{"name", "node-1"}}}, {"status", {{"migDemand", demand_}}}};
     object["spec"] = spec_.is_null() ? nlohmann::json{{"version", 1}} : spec_;
     return k8s::TestApiServer::Reply{200, object.dump()};

@@ -17,18 +17,40 @@ void MigDemandController::set_targets(const std::vector<MigTarget>& targets,
   targets_ = std::move(on_demand);
   settings_ = settings;
   snapshot_ = snapshot;
+  // A GPU that cannot be read now has no target, and stays as it was cut.
   std::erase_if(records_, [&](const auto& record) {
-    return std::ranges::find(targets_, record.first, &MigTarget::gpu) == targets_.end();
+    const auto* gpu = snapshot ? snapshot->find(record.first) : nullptr;
+    return std::ranges::find(targets_, record.first, &MigTarget::gpu) == targets_.end() &&
+           (gpu == nullptr || !gpu->unreadable);
   });
   const auto generation = snapshot ? snapshot->generation : 0;
   if (std::exchange(generation_, generation) != generation || is_changed) evaluate_after(Duration::zero());
 }
 
 void MigDemandController::set_demand(const scheduler::MigDemand& demand) {
-  if (demand.renewed != demand_.renewed || renewed_at_ == Time{}) renewed_at_ = ports_.loop.now();
-  const bool is_changed = demand.requests != demand_.requests;
+  const Time now = ports_.loop.now();
+  const bool was_valid = is_demand_valid(now), is_changed = demand.requests != demand_.requests;
+  if (std::exchange(has_demand_, true) && demand.renewed != demand_.renewed) renewed_at_ = now;
   demand_ = demand;
-  if (is_changed) evaluate_after(Duration::zero());
+  if (is_changed || is_demand_valid(now) != was_valid) evaluate_after(Duration::zero());
+}
+
+bool MigDemandController::is_demand_valid(Time now) const {
+  return renewed_at_ && now - *renewed_at_ < kMigDemandLifetime;
+}
+
+void MigDemandController::on_round_ended(const std::vector<DeviceUuid>& failed) {
+  for (const auto& gpu : failed) {
+    const auto found = records_.find(gpu);
+    if (found == records_.end() || !found->second.goal) continue;
+    auto& record = found->second;
+    const auto& layout = record.goal->layout;
+    const bool is_on_demand = layout ? layout != record.seen : record.is_cut;
+    if (!is_on_demand) continue;
+    record.changed_at = ports_.loop.now();
+    awaits_round_ = true;  // another GPU may do
+  }
+  if (std::exchange(awaits_round_, false)) evaluate_after(Duration::zero());
 }
 
 std::vector<MigTarget> MigDemandController::adjust_targets(std::vector<MigTarget> targets) const {
@@ -65,38 +87,46 @@ void MigDemandController::evaluate() {
     if (!std::exchange(offer_, {}).resources.empty()) ports_.changed();
     return;
   }
-  if (ports_.is_busy()) return evaluate_after(kMigDemandSettle);
+  if (ports_.is_busy()) {
+    awaits_round_ = true;
+    return evaluate_after(kMigDemandInterval);
+  }
   evaluating_ = true;
   ports_.pods([this, alive = lifetime_.watch()](Result<mig::PodsByDevice> pods) {
     if (!alive) return;
     // Without the holders nothing is known to be idle.
-    if (!pods) return end_evaluation(false);
-    read_next(0, {}, std::move(*pods));
+    if (!pods || !are_allocations_listed() || !snapshot_) return end_evaluation(false);
+    read_next(0, {targets_, snapshot_, std::move(*pods), {}});
   });
 }
 
-void MigDemandController::read_next(std::size_t next, std::vector<std::pair<MigTarget, mig::State>> read,
-                                    mig::PodsByDevice pods) {
-  while (next < targets_.size() && (snapshot_->find(targets_[next].gpu) == nullptr ||
-                                    snapshot_->find(targets_[next].gpu)->unreadable)) {
+void MigDemandController::read_next(std::size_t next, Look look) {
+  while (next < look.targets.size() && (look.snapshot->find(look.targets[next].gpu) == nullptr ||
+                                        look.snapshot->find(look.targets[next].gpu)->unreadable)) {
     ++next;
   }
-  if (next >= targets_.size()) {
+  if (next >= look.targets.size()) {
     // A GPU that is being changed is read in the middle.
-    if (ports_.is_busy()) return end_evaluation(false);
-    return choose_goals(read);
+    if (ports_.is_busy()) {
+      awaits_round_ = true;
+      return end_evaluation(false);
+    }
+    if (!are_allocations_listed() || !snapshot_) return end_evaluation(false);
+    std::erase_if(look.read, [&](const auto& entry) {
+      return std::ranges::find(targets_, entry.first) == targets_.end();
+    });
+    return choose_goals(look.read);
   }
-  const auto target = targets_[next];
-  ports_.hardware.read_mig_state(target.gpu,
-                                 [this, target, next, read = std::move(read), pods = std::move(pods),
-                                  alive = lifetime_.watch()](Result<mig::State> state) mutable {
-                                   if (!alive) return;
-                                   if (state) {
-                                     mig::add_pod_holders(*state, pods);
-                                     read.emplace_back(target, std::move(*state));
-                                   }
-                                   read_next(next + 1, std::move(read), std::move(pods));
-                                 });
+  const auto gpu = look.targets[next].gpu;
+  ports_.hardware.read_mig_state(
+      gpu, [this, next, look = std::move(look), alive = lifetime_.watch()](Result<mig::State> state) mutable {
+        if (!alive) return;
+        if (state) {
+          mig::add_pod_holders(*state, look.pods);
+          look.read.emplace_back(look.targets[next], std::move(*state));
+        }
+        read_next(next + 1, std::move(look));
+      });
 }
 
 std::optional<mig::Layout> MigDemandController::configured_layout(const MigTarget& target,
@@ -180,27 +210,46 @@ bool MigDemandController::set_goal(Record& record, Goal goal) {
   return true;
 }
 
+std::vector<mig::DeviceDemand> MigDemandController::valid_demands(
+    const std::map<std::string, ResourceName>& resources, Time now) const {
+  std::vector<mig::DeviceDemand> demands;
+  if (!is_demand_valid(now)) return demands;
+  for (const auto& request : demand_.requests) {
+    for (const auto& [profile, name] : resources) {
+      if (name != request.resource) continue;
+      demands.push_back({profile, request.count});
+      break;
+    }
+  }
+  return demands;
+}
+
+// GPUs that were cut when they were last read, and cannot be read now.
+unsigned MigDemandController::count_unread_cuts(
+    const std::vector<std::pair<MigTarget, mig::State>>& read) const {
+  unsigned count = 0;
+  for (const auto& [gpu, record] : records_) {
+    const bool is_read =
+        std::ranges::any_of(read, [&uuid = gpu](const auto& entry) { return entry.first.gpu == uuid; });
+    if (!is_read && record.is_cut) ++count;
+  }
+  return count;
+}
+
 void MigDemandController::choose_goals(const std::vector<std::pair<MigTarget, mig::State>>& read) {
   const Time now = ports_.loop.now();
   std::vector<mig::OnDemandGpu> gpus;
   for (const auto& [target, state] : read) gpus.push_back(observe(target, state, now));
   const auto resources = resources_of(gpus);
-  std::vector<mig::DeviceDemand> demands;
-  if (now - renewed_at_ < kMigDemandLifetime) {
-    for (const auto& request : demand_.requests) {
-      for (const auto& [profile, name] : resources) {
-        if (name != request.resource) continue;
-        demands.push_back({profile, request.count});
-        break;
-      }
-    }
-  }
+  const auto demands = valid_demands(resources, now);
   for (std::size_t i = 0; i < gpus.size(); ++i) {
     auto& record = records_[read[i].first.gpu];
     if (mig::is_needed(gpus[i], demands)) record.needed_at = now;
     gpus[i].needed_at = record.needed_at;
   }
-  const mig::OnDemandLimits limits{settings_.max_gpus, settings_.min_interval, settings_.idle};
+  const unsigned unread = count_unread_cuts(read);
+  const mig::OnDemandLimits limits{settings_.max_gpus - std::min(settings_.max_gpus, unread),
+                                   settings_.min_interval, settings_.idle};
   const auto changes = mig::decide_changes(gpus, demands, limits, now);
   bool changed = false;
   for (std::size_t i = 0; i < gpus.size(); ++i) {

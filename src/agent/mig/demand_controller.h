@@ -4,8 +4,9 @@
 // and rolls back or resumes. The demand comes from the extender with the node's GpuNode; what could be cut
 // goes back there as the offer.
 //
-// Nothing is kept over a restart: a GPU that differs from its rule's layout was cut, counts as changed and
-// wanted when the agent first sees it, and keeps its layout until it has been looked at. Loop's thread only.
+// Nothing is decided while an allocation may be unknown (Devices::shows_allocations()), and nothing is kept
+// over a restart: a GPU that differs from its rule's layout was cut, counts as changed and wanted when the
+// agent first sees it, and keeps its layout until it has been looked at. Loop's thread only.
 #pragma once
 
 #include <cstdint>
@@ -47,6 +48,8 @@ struct MigDemandPorts {
   std::function<bool()> is_busy;
   // adjust_targets() or offer() differ. From the loop.
   std::function<void()> changed;
+  // As Devices::shows_allocations(): until then nothing is known to be idle. Empty: always.
+  std::function<bool()> shows_allocations{};
 };
 
 using metrics::MigReconfigurations;
@@ -59,8 +62,11 @@ class MigDemandController {
   // All targets, of which those with MigTarget::on_demand count, and the current snapshot.
   void set_targets(const std::vector<MigTarget>& targets, const config::MigOnDemand& settings,
                    const inventory::SnapshotPtr& snapshot);
-  // As read from the GpuNode, whenever it was read.
+  // As read from the GpuNode, whenever it was read. What is there at first counts once it is renewed: nobody
+  // knows how old it is.
   void set_demand(const scheduler::MigDemand& demand);
+  // The MIG manager's round has ended. A GPU whose change on demand failed counts as changed now.
+  void on_round_ended(const std::vector<DeviceUuid>& failed);
   // A Pod got devices.
   void on_devices_allocated() { evaluate_after(kMigDemandSettle); }
 
@@ -84,10 +90,22 @@ class MigDemandController {
     std::optional<Goal> goal;  // nullopt: not looked at
   };
 
+  // One look at the GPUs. The targets may change meanwhile.
+  struct Look {
+    std::vector<MigTarget> targets;
+    inventory::SnapshotPtr snapshot;
+    mig::PodsByDevice pods;
+    std::vector<std::pair<MigTarget, mig::State>> read;
+  };
+
   void evaluate_after(Duration delay);
   void evaluate();
-  void read_next(std::size_t next, std::vector<std::pair<MigTarget, mig::State>> read,
-                 mig::PodsByDevice pods);
+  void read_next(std::size_t next, Look look);
+  bool are_allocations_listed() const { return !ports_.shows_allocations || ports_.shows_allocations(); }
+  bool is_demand_valid(Time now) const;
+  std::vector<mig::DeviceDemand> valid_demands(const std::map<std::string, ResourceName>& resources,
+                                               Time now) const;
+  unsigned count_unread_cuts(const std::vector<std::pair<MigTarget, mig::State>>& read) const;
   void choose_goals(const std::vector<std::pair<MigTarget, mig::State>>& read);
   void end_evaluation(bool changed);
   void note_change(Record& record, const mig::Layout& present, const std::optional<mig::Layout>& configured,
@@ -107,10 +125,12 @@ class MigDemandController {
   std::uint64_t generation_ = 0;
   std::map<DeviceUuid, Record> records_;
   scheduler::MigDemand demand_;
-  Time renewed_at_{};
+  bool has_demand_ = false;         // read at least once
+  std::optional<Time> renewed_at_;  // nullopt: not since the first read
   scheduler::MigOffer offer_;
   MigReconfigurations counts_;
   bool evaluating_ = false, again_ = false;
+  bool awaits_round_ = false;  // of the MIG manager
   std::optional<Time> due_;
   Subscription timer_;
   Lifetime lifetime_;

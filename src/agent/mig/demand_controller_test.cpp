@@ -24,6 +24,10 @@ class MigDemandTest : public MigManagerTest {
   void start_manager() {
     auto ports = make_ports();
     ports.request_snapshot = [this] { pass_targets(); };
+    ports.shows_allocations = [this] { return shows_allocations_; };
+    ports.round_ended = [this](const auto& failed) {
+      if (controller_) controller_->on_round_ended(failed);
+    };
     manager_.emplace(std::move(ports), 1);
   }
   void start_controller() {
@@ -34,7 +38,9 @@ class MigDemandTest : public MigManagerTest {
         .layouts = [](const auto& name, auto gpus) { return mig::derived_layouts(name, gpus); },
         .resource_name = [](const std::string& profile) { return std::optional(resource_of(profile)); },
         .is_busy = [this] { return manager_->is_busy(); },
-        .changed = [this] { pass_targets(); }});
+        .changed = [this] { pass_targets(); },
+        .shows_allocations = [this] { return shows_allocations_; }});
+    controller_->set_demand(demand_);
     pass_targets();
   }
   void restart_agent() {
@@ -44,9 +50,15 @@ class MigDemandTest : public MigManagerTest {
   }
   // As the agent's component does on each change.
   void pass_targets() {
-    const auto snapshot = hardware_.make_snapshot();
-    controller_->set_targets(targets_, settings_, snapshot);
-    manager_->set_targets(controller_->adjust_targets(targets_), snapshot);
+    auto snapshot = std::make_shared<inventory::Snapshot>(*hardware_.make_snapshot());
+    auto targets = targets_;
+    // As mig_targets() does.
+    if (unreadable_) {
+      snapshot->gpus[*unreadable_].unreadable = Error(Code::kUnavailable, "the GPU does not answer");
+      targets.erase(targets.begin() + static_cast<std::ptrdiff_t>(*unreadable_));
+    }
+    controller_->set_targets(targets, settings_, snapshot);
+    manager_->set_targets(controller_->adjust_targets(targets), snapshot);
   }
   void advance_controller(Duration time) {
     for (Duration passed{}; passed < time; passed += 500ms) {
@@ -104,6 +116,8 @@ class MigDemandTest : public MigManagerTest {
   config::MigOnDemand settings_{.max_gpus = 1, .min_interval = 10min, .idle = 10min};
   scheduler::MigDemand demand_;
   unsigned renewals_ = 0;
+  bool shows_allocations_ = true;
+  std::optional<std::size_t> unreadable_;  // GPU
   std::optional<MigDemandController> controller_;
 };
 
@@ -163,6 +177,7 @@ TEST_F(MigDemandTest, ADemandThatIsNotRenewedIsVoid) {
 }
 
 TEST_F(MigDemandTest, APodThatComesFirstKeepsItsDevice) {
+  drains_ = true;
   want("7g.80gb");
   std::string held;
   // Between the decision and the change.
@@ -208,8 +223,63 @@ TEST_F(MigDemandTest, ARestartedAgentKeepsWhatWasCut) {
 TEST_F(MigDemandTest, WithoutTheHoldersNothingIsIdle) {
   holders_ = fail(Code::kUnavailable, "the kubelet does not respond");
   want("3g.40gb");
+  const auto before = controller_->adjust_targets(targets_);
   renew_for(5min);
-  EXPECT_EQ(controller_->reconfigurations().for_demand, 0u);
+  EXPECT_EQ(controller_->adjust_targets(targets_), before);
+}
+
+TEST_F(MigDemandTest, AnAllocationThatIsNotListedYetIsNotIdle) {
+  shows_allocations_ = false;
+  want("3g.40gb");
+  const auto before = controller_->adjust_targets(targets_);
+  renew_for(5min);
+  EXPECT_EQ(controller_->adjust_targets(targets_), before) << "nothing is decided";
+  shows_allocations_ = true;
+  for (int i = 0; i < 60'000 && withdrawn_.empty(); ++i) loop_.advance(1ms);
+  ASSERT_FALSE(withdrawn_.empty());
+  shows_allocations_ = false;  // a Pod came between the decision and the change
+  hardware_.applied.clear();
+  renew_for(5min);
+  EXPECT_TRUE(withdrawn_.empty());
+  EXPECT_TRUE(hardware_.applied.empty()) << "nor done";
+  shows_allocations_ = true;
+  renew_for(2min);
+  EXPECT_EQ(hardware_.applied.size(), 1u);
+}
+
+TEST_F(MigDemandTest, WhatWasThereAtTheStartCountsOnceRenewed) {
+  want("3g.40gb");
+  shows_allocations_ = false;  // so that nothing is cut for it yet
+  restart_agent();
+  shows_allocations_ = true;
+  advance_controller(5min);
+  EXPECT_EQ(layout_text(0), layout_text(1)) << "nobody knows how old it is";
+  renew_for(1min);
+  EXPECT_NE(layout_text(0), layout_text(1));
+}
+
+TEST_F(MigDemandTest, AFailedChangeIsNotTriedAgainAtOnce) {
+  hardware_.fail_next = true;
+  want("3g.40gb");
+  renew_for(1min);
+  ASSERT_FALSE(hardware_.fail_next);
+  EXPECT_EQ(hardware_.applied.size(), 4u) << "two by the rule, one failed, and the other GPU";
+  EXPECT_NE(hardware_.applied.at(2), hardware_.applied.at(3));
+  EXPECT_NE(admit("3g.40gb"), "");
+}
+
+TEST_F(MigDemandTest, ACutGpuThatCannotBeReadCounts) {
+  want("3g.40gb", 2);
+  advance_controller(20s);
+  ASSERT_EQ(controller_->reconfigurations().for_demand, 1u);
+  unreadable_ = layout_text(0) == "7 × 1g.10gb" ? 1 : 0;
+  want("2g.20gb");
+  renew_for(15min);
+  EXPECT_EQ(layout_text(1 - *unreadable_), "7 × 1g.10gb") << "maxGpus are cut";
+  unreadable_.reset();
+  pass_targets();
+  renew_for(15min);
+  EXPECT_NE(admit("2g.20gb"), "");
 }
 
 TEST_F(MigDemandTest, ADemandForUnknownDevicesIsIgnored) {

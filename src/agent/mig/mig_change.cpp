@@ -141,6 +141,12 @@ void MigChange::read_pods() {
   });
 }
 
+// A device that was allocated a moment ago has no holder in the kubelet's List yet. Nobody asked for the
+// layout of a GPU on demand by name, so it waits.
+bool MigChange::lacks_allocations() const {
+  return job_.target.on_demand && ports_.shows_allocations && !ports_.shows_allocations();
+}
+
 void MigChange::on_pods(Result<mig::PodsByDevice> pods) {
   const auto& gpu = job_.target.gpu;
   if (!pods) {
@@ -149,6 +155,7 @@ void MigChange::on_pods(Result<mig::PodsByDevice> pods) {
                       ": cannot determine which Pods hold its devices: " + pods.error().full_message());
     return finish_change(Outcome::kWaiting);
   }
+  if (lacks_allocations()) return finish_change(Outcome::kWaiting);
   ports_.hardware.read_mig_state(
       gpu, [this, pods = std::move(*pods), alive = lifetime_.watch()](Result<mig::State> state) {
         if (alive) on_state(pods, std::move(state));
@@ -156,7 +163,7 @@ void MigChange::on_pods(Result<mig::PodsByDevice> pods) {
 }
 
 void MigChange::on_state(const mig::PodsByDevice& pods, Result<mig::State> state) {
-  if (round_.is_cancelled()) return finish_change(Outcome::kWaiting);
+  if (round_.is_cancelled() || lacks_allocations()) return finish_change(Outcome::kWaiting);
   if (state) mig::add_pod_holders(*state, pods);
   const auto plan = state ? mig::make_plan(*state, job_.layout) : Result<mig::Plan>(fail(state.error()));
   if (!plan) {

@@ -130,6 +130,7 @@ class MigChange {
   enum class Stage { kAllocatable, kWithdrawn, kHooked };
 
   void read_pods();
+  bool lacks_allocations() const;
   void on_pods(Result<mig::PodsByDevice> pods);
   void on_state(const mig::PodsByDevice& pods, Result<mig::State> state);
   void on_blocked(const mig::Plan& plan, const mig::PodsByDevice& pods, const mig::State& state);

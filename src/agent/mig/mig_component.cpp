@@ -77,6 +77,8 @@ class MigComponent final : public Component {
         },
         .watch_exit = [this](unsigned pid,
                              auto ended) { return watch_process_exit(node_.loop, pid, std::move(ended)); },
+        .shows_allocations = [this] { return node_.devices->shows_allocations(); },
+        .round_ended = [this](const auto& failed) { demand_.on_round_ended(failed); },
     };
   }
 
@@ -96,7 +98,8 @@ class MigComponent final : public Component {
                 [this] {
                   node_.mig_offer = demand_.offer();
                   node_.notify_state_changed();
-                }};
+                },
+            .shows_allocations = [this] { return node_.devices->shows_allocations(); }};
   }
 
   Node& node_;

@@ -125,6 +125,7 @@ void MigManager::start_round() {
   from_label_ = std::ranges::any_of(targets_, &MigTarget::from_label);
   read_.clear();
   jobs_.clear();
+  failed_gpus_.clear();
   reporting_.clear();
   begun_.reset();
   read_next(0);
@@ -270,6 +271,7 @@ void MigManager::on_change_done(MigChange::Outcome outcome) {
       break;
     case MigChange::Outcome::kFailed:
       failed_ = true;
+      failed_gpus_.push_back(job.target.gpu);
       break;
     case MigChange::Outcome::kModeRefused:
       on_mode_refused(job.target.gpu);
@@ -316,6 +318,7 @@ void MigManager::end_round() {
   timer_.reset();
   busy_ = false;
   reported_ = std::move(reporting_);
+  if (ports_.round_ended) ports_.round_ended(failed_gpus_);
   if (run_again_) return start_round();
   done_for_ = subject_of(targets_, *snapshot_);
   if (from_label_) {

@@ -101,6 +101,7 @@ class MigManager {
   bool busy_ = false, run_again_ = false;
   std::vector<std::pair<MigTarget, mig::State>> read_;
   std::deque<MigJob> jobs_;
+  std::vector<DeviceUuid> failed_gpus_;  // of this round
   std::unique_ptr<MigChange> change_;
   bool from_label_ = false, refused_ = false, failed_ = false, waiting_ = false;
   bool mode_pending_ = false, mode_failed_ = false;  // a mode change that is not due yet

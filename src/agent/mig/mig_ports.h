@@ -91,6 +91,10 @@ struct MigPorts {
   // Calls back once, from the loop, when the process has ended. Returns an empty Subscription if it cannot be
   // watched.
   std::function<Subscription(unsigned pid, std::function<void()> ended)> watch_exit{};
+  // As Devices::shows_allocations(): until then no GPU on demand is changed. Empty: always.
+  std::function<bool()> shows_allocations{};
+  // A round has ended; `failed`: the GPUs whose change failed. May be empty.
+  std::function<void(const std::vector<DeviceUuid>& failed)> round_ended{};
 };
 
 }  // namespace gpulet::agent

@@ -187,6 +187,8 @@ GpuNode without_loads(GpuNode node) {
 
 GpuNode without_holders(GpuNode node) {
   node.allocations.clear();
+  // What could be cut changes with them.
+  node.mig_offer = {};
   return node;
 }
 
@@ -231,7 +233,7 @@ void GpuNodePublisher::publish_if_changed() {
   Duration every = timing_.load_every;
   if (!written_ || without_holders(without_loads(*node)) != without_holders(without_loads(*written_))) {
     every = Duration::zero();
-  } else if (node->allocations != written_->allocations) {
+  } else if (node->allocations != written_->allocations || node->mig_offer != written_->mig_offer) {
     every = timing_.holders_every;
   }
   const Time now = ports_.loop.now();

@@ -247,6 +247,23 @@ TEST_F(GpuNodePublisherTest, WaitsForAllocationsAndBatchesMany) {
   EXPECT_NE(written_.back().find("p7"), std::string::npos);
 }
 
+TEST_F(GpuNodePublisherTest, AnOfferOfMigDevicesIsBatchedToo) {
+  loop_.advance(10s);
+  ASSERT_EQ(written_.size(), 1U);
+  const auto offer = [&](unsigned count) {
+    node_->mig_offer = {{{ResourceName("nvidia.com/mig-3g.40gb"), count, ""}}};
+    publisher_.on_node_changed();
+    loop_.advance(300ms);
+  };
+  offer(1);
+  EXPECT_EQ(written_.size(), 2U);
+  offer(2);
+  offer(3);
+  EXPECT_EQ(written_.size(), 2U) << "it changes with each allocation";
+  loop_.advance(1s);
+  EXPECT_EQ(written_.size(), 3U);
+}
+
 TEST_F(GpuNodePublisherTest, ReleasedDevicesAreSeenByPolling) {
   holders_named({"p0"});
   loop_.advance(1s);

@@ -22,11 +22,13 @@ struct WaitingPod {
   std::string uid;
   ResourceName resource;
   unsigned count = 0;
+  std::string created{};  // metadata.creationTimestamp, RFC 3339 in UTC: sorts by time
   friend bool operator==(const WaitingPod&, const WaitingPod&) = default;
 };
 
-// Reads a Pod object of the API server. nullopt if it is malformed, bound, leaving, nominated, not marked
-// Unschedulable, or requests no extended resource or several.
+// Reads a Pod object of the API server. nullopt if it is malformed, bound, leaving, nominated, requests no
+// extended resource or several, or if no node is short of that: kube-scheduler's message says "Insufficient
+// <resource>" of a node where the Pod may run and only resources lack. Source: NodeResourcesFit, fitsRequest.
 std::optional<WaitingPod> parse_waiting_pod(std::string_view object);
 
 // What a node has and could have.

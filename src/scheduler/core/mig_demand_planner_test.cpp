@@ -15,7 +15,7 @@ const ResourceName kThirdSlices("nvidia.com/mig-3g.40gb"), kSmallSlice("nvidia.c
 
 WaitingPod waiting_pod(const std::string& name, const ResourceName& resource = kThirdSlices,
                        unsigned count = 1) {
-  return {"team/" + name, "uid-" + name, resource, count};
+  return {"team/" + name, "uid-" + name, resource, count, ""};
 }
 MigSupply supply_of(unsigned offered, unsigned free = 0, const ResourceName& resource = kThirdSlices) {
   return {{{resource, free}}, {{{resource, offered, "GPU 0: 7 × 1g.10gb in use"}}}, {}};
@@ -126,16 +126,19 @@ TEST(MigDemandPlanner, KeepsItsPromises) {
 }
 
 json pending_pod() {
-  return json::parse(R"({"metadata": {"namespace": "team", "name": "a", "uid": "u1"},
+  return json::parse(R"({"metadata": {"namespace": "team", "name": "a", "uid": "u1",
+                  "creationTimestamp": "2026-01-31T12:00:00Z"},
     "spec": {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/mig-3g.40gb": "1", "cpu": "1"}}},
                             {"name": "d", "resources": {"limits": {"nvidia.com/mig-3g.40gb": "2"}}}],
              "initContainers": [{"name": "i", "resources": {"limits": {"nvidia.com/mig-3g.40gb": "2"}}}]},
     "status": {"phase": "Pending", "conditions": [
-      {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}})");
+      {"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+       "message": "0/3 nodes are available: 3 Insufficient nvidia.com/mig-3g.40gb. no new claims"}]}})");
 }
 
 TEST(MigDemandPlanner, ReadsThePodsThatWait) {
-  EXPECT_EQ(parse_waiting_pod(pending_pod().dump()), (WaitingPod{"team/a", "u1", kThirdSlices, 3}));
+  EXPECT_EQ(parse_waiting_pod(pending_pod().dump()),
+            (WaitingPod{"team/a", "u1", kThirdSlices, 3, "2026-01-31T12:00:00Z"}));
   const auto with = [](const char* path, json value) {
     auto pod = pending_pod();
     pod[json::json_pointer(path)] = std::move(value);
@@ -145,6 +148,16 @@ TEST(MigDemandPlanner, ReadsThePodsThatWait) {
   EXPECT_FALSE(with("/status/nominatedNodeName", "n1"));
   EXPECT_FALSE(with("/metadata/deletionTimestamp", "2026-01-31T12:00:00Z"));
   EXPECT_FALSE(with("/status/conditions/0/reason", "SchedulingGated"));
+  for (const auto* message :
+       {"", "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector.",
+        "0/3 nodes are available: 3 Insufficient cpu.",
+        "0/3 nodes are available: 3 Insufficient nvidia.com/mig-3g.40gb.me."})
+    EXPECT_FALSE(with("/status/conditions/0/message", message)) << message;
+  for (const auto* message :
+       {"3 Insufficient nvidia.com/mig-3g.40gb", "3 Insufficient nvidia.com/mig-3g.40gb.",
+        "1 Insufficient nvidia.com/mig-3g.40gb.me, 2 Insufficient nvidia.com/mig-3g.40gb, 1 Insufficient "
+        "cpu."})
+    EXPECT_TRUE(with("/status/conditions/0/message", message)) << message;
   EXPECT_FALSE(with("/status/conditions", json::array()));
   EXPECT_FALSE(with("/status/conditions", "none"));
   EXPECT_FALSE(with("/spec/containers/0/resources/limits", {{"nvidia.com/gpu", "1"}})) << "of two resources";

@@ -11,6 +11,7 @@
 #include "base/cuda_version.h"
 #include "base/json.h"
 #include "scheduler/model/links.h"
+#include "scheduler/model/truncated_text.h"
 
 namespace gpulet::scheduler {
 
@@ -60,7 +61,7 @@ constexpr unsigned kMaxPercent = 100;
 constexpr std::uint64_t kMaxHour = 1u << 24;                 // since 1970
 constexpr std::size_t kMaxPodBytes = 2 * kMaxTextBytes + 1;  // "namespace/name"
 
-std::string truncate_text(const std::string& text) { return text.substr(0, kMaxTextBytes); }
+std::string truncate_text(const std::string& text) { return truncated_text(text, kMaxTextBytes); }
 
 std::string version_text(unsigned major, unsigned minor) {
   return std::to_string(major) + "." + std::to_string(minor);

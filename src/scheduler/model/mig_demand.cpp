@@ -8,6 +8,7 @@
 
 #include "base/dns_name.h"
 #include "base/json.h"
+#include "scheduler/model/truncated_text.h"
 
 namespace gpulet::scheduler {
 namespace {
@@ -15,6 +16,11 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t kMaxWhyBytes = 512, kMaxNameBytes = 317, kMaxRenewedBytes = 64;
+
+template <typename List, typename Member>
+bool is_known(const List& list, Member member, const std::string& name) {
+  return std::ranges::find(list, ResourceName(name), member) != list.end();
+}
 
 // "nvidia.com/mig-1g.10gb.me"
 bool is_resource(const std::string& name) {
@@ -57,7 +63,7 @@ json encode_mig_offer(const MigOffer& offer) {
   for (const auto& resource : offer.resources) {
     if (list.size() == kMaxMigResources) break;
     json one = {{"name", resource.name.str()}, {"count", std::min(resource.count, kMaxDemandedDevices)}};
-    if (!resource.why.empty()) one["why"] = resource.why.substr(0, kMaxWhyBytes);
+    if (!resource.why.empty()) one["why"] = truncated_text(resource.why, kMaxWhyBytes);
     list.push_back(std::move(one));
   }
   return {{"resources", std::move(list)}};
@@ -85,8 +91,9 @@ MigOffer decode_mig_offer(const json& value) {
   for (const auto& one : *list) {
     const auto name = json_text(json_member(one, "name"));
     const auto count = count_in(one);
-    const auto why = json_text(json_member(one, "why"));
-    if (!is_resource(name) || !count || why.size() > kMaxWhyBytes) return {};
+    auto why = json_text(json_member(one, "why"));
+    if (!is_resource(name) || !count) return {};
+    if (why.size() > kMaxWhyBytes) why.clear();
     offer.resources.push_back({ResourceName(name), *count, why});
   }
   return offer;
@@ -102,6 +109,7 @@ MigDemand decode_mig_demand(const json& value) {
     const auto count = count_in(one);
     const auto* pods = bounded_list(one, "pods", kMaxDemandPods);
     if (!is_resource(name) || !count || *count == 0 || pods == nullptr) return {};
+    if (is_known(demand.requests, &MigDemand::Request::resource, name)) return {};
     MigDemand::Request request{ResourceName(name), *count, {}};
     for (const auto& pod : *pods) {
       request.pods.push_back(json_text(pod));

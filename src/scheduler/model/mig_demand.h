@@ -26,7 +26,7 @@ struct MigOffer {
   struct Resource {
     ResourceName name;   // "nvidia.com/mig-3g.40gb"
     unsigned count = 0;  // free at once at most, with those that are free already
-    std::string why;     // why no more: "GPU 0: 7 × 1g.10gb in use"
+    std::string why;     // why no more: "GPU 0: 7 × 1g.10gb in use"; dropped when read too long
     friend bool operator==(const Resource&, const Resource&) = default;
   };
   std::vector<Resource> resources;  // by name
@@ -51,7 +51,8 @@ struct MigDemand {
 // As values of the members migOnDemand and migDemand; what exceeds the limits is dropped.
 nlohmann::json encode_mig_offer(const MigOffer& offer);
 nlohmann::json encode_mig_demand(const MigDemand& demand);
-// Empty if `value` is absent or malformed: no name of a resource, a count out of range, too long a list.
+// Empty if `value` is absent or malformed: no resource's name, one twice in a demand, a count, too long a
+// list.
 MigOffer decode_mig_offer(const nlohmann::json& value);
 MigDemand decode_mig_demand(const nlohmann::json& value);
 

@@ -38,6 +38,21 @@ TEST(MigDemand, GoesThroughTheGpuNode) {
   EXPECT_FALSE(json::parse(encode_spec(GpuNode{})).contains("migOnDemand")) << "most nodes cut nothing";
 }
 
+TEST(MigDemand, ALongReasonIsCutBetweenCharacters) {
+  // The limit of 512 bytes is inside a character of two bytes.
+  std::string why(511, 'x');
+  why += "×";
+  const MigOffer offer{{{kThird, 3, why}}};
+  const auto encoded = encode_mig_offer(offer);
+  EXPECT_EQ(decode_mig_offer(json::parse(encoded.dump())).find(kThird)->why, std::string(511, 'x'));
+  auto longer = encoded;
+  longer["resources"][0]["why"] = std::string(513, 'x');
+  const auto read = decode_mig_offer(longer);
+  ASSERT_NE(read.find(kThird), nullptr) << "the offer counts without its reason";
+  EXPECT_EQ(read.find(kThird)->count, 3u);
+  EXPECT_EQ(read.find(kThird)->why, "");
+}
+
 // Whoever may write the status may write anything.
 TEST(MigDemand, MalformedIsNone) {
   json good = encode_mig_demand({"1", {{kThird, 1, {"team/a"}}}});
@@ -54,6 +69,9 @@ TEST(MigDemand, MalformedIsNone) {
   EXPECT_EQ(with("count", -1), 0u);
   EXPECT_EQ(with("count", kMaxDemandedDevices + 1), 0u);
   EXPECT_EQ(with("pods", "team/a"), 0u);
+  json twice = good;
+  twice["requests"].push_back(good["requests"][0]);
+  EXPECT_TRUE(decode_mig_demand(twice).requests.empty());
   EXPECT_EQ(with("pods", json::array({"team/a\n"})), 0u);
   EXPECT_EQ(with("pods", json(std::vector<std::string>(kMaxDemandPods + 1, "team/a"))), 0u);
   EXPECT_EQ(with("more", 1), 1u) << "a later version's";

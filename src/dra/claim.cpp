@@ -1,5 +1,6 @@
 #include "dra/claim.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -97,11 +98,25 @@ Status read_allocation(const JsonObject& allocation, std::string_view driver, Re
   return {};
 }
 
+// As the kubelet decides whether a claim is for a Pod: by its controller. What is not an owner owns nothing.
+std::string read_owner_pod(const JsonObject& metadata) {
+  const auto* owners = metadata.member("ownerReferences");
+  if (owners == nullptr || !owners->is_array()) return {};
+  const auto found = std::ranges::find_if(*owners, [](const nlohmann::json& owner) {
+    return json_member(owner, "controller") == nlohmann::json(true);
+  });
+  if (found == owners->end() || json_text(json_member(*found, "kind")) != "Pod") return {};
+  return json_text(json_member(*found, "uid"));
+}
+
 Status read_reservations(const JsonObject& status, ResourceClaim& claim) {
   GPULET_TRY_ASSIGN(const auto users, status.objects("reservedFor", kMaxReservations));
   for (const auto& user : users) {
     GPULET_TRY_ASSIGN(const std::string resource, user.required_text("resource"));
-    if (resource != "pods") continue;
+    if (resource != "pods") {
+      claim.has_other_consumers = true;
+      continue;
+    }
     PodRef pod{claim.name_space, {}, {}};
     GPULET_TRY_ASSIGN(pod.name, user.required_text("name"));
     GPULET_TRY_ASSIGN(pod.uid, user.required_text("uid"));
@@ -133,6 +148,7 @@ Result<ResourceClaim> parse_claim(std::string_view json, std::string_view driver
   GPULET_TRY_ASSIGN(claim.name_space, metadata->required_text("namespace"));
   GPULET_TRY_ASSIGN(claim.name, metadata->required_text("name"));
   GPULET_TRY_ASSIGN(claim.uid, metadata->required_text("uid"));
+  claim.owner_pod = read_owner_pod(*metadata);
   GPULET_TRY_ASSIGN(const auto status, object.optional_object("status"));
   if (!status) return claim;
   GPULET_TRY(read_reservations(*status, claim));

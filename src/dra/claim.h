@@ -60,6 +60,11 @@ struct ResourceClaim {
   std::vector<AllocationResult> results;
   std::vector<ConfigEntry> configs;
   std::vector<PodRef> reserved_for = {};  // Pods that may use it
+  // Others may use it too, which are not named: those of a PodGroup.
+  bool has_other_consumers = false;
+  // The UID of the Pod that it was made for, by a template or an extended resource; empty: any Pod of the
+  // namespace can name it.
+  std::string owner_pod = {};
   friend bool operator==(const ResourceClaim&, const ResourceClaim&) = default;
 };
 

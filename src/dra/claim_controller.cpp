@@ -207,9 +207,13 @@ void ClaimController::on_claim_read(std::uint64_t id, Result<std::optional<std::
   continue_preparation(id);
 }
 
+bool ClaimController::needs_pods(const Preparation& preparation) const {
+  return !preparation.pods && shares_devices(*preparation.read) && !records_.contains(preparation.claim.uid);
+}
+
 void ClaimController::continue_preparation(std::uint64_t id) {
   auto& preparation = *preparations_.at(id);
-  if (preparation.pods || !shares_devices(*preparation.read) || records_.contains(preparation.claim.uid)) {
+  if (!needs_pods(preparation)) {
     decide(id, prepare_claim(preparation));
     return;
   }
@@ -244,7 +248,9 @@ Result<PreparedClaim> ClaimController::prepare_claim(Preparation& preparation) {
                                .gates = devices_->gates};
   GPULET_TRY_ASSIGN(const ClaimRecord record,
                     plan_preparation(*preparation.read, preparation.claim.uid, input));
-  if (preparation.pods) GPULET_TRY(check_limit_demands(record, *preparation.pods, devices_->limit_means));
+  if (preparation.pods)
+    GPULET_TRY(check_limit_demands(*preparation.read, record, *preparation.pods,
+                                   {devices_->limit_means, devices_->pool}));
   GPULET_TRY(apply_record(preparation, record));
   return prepared_devices(record);
 }
@@ -327,9 +333,9 @@ void ClaimController::retry_later(std::uint64_t id) {
 
 void ClaimController::retry_waiting() {
   std::vector<std::uint64_t> waiting;
-  // Others wait for the API server, in its own time.
+  // Others wait for the API server, in its own time: for the claim or its Pods.
   for (const auto& [id, preparation] : preparations_) {
-    if (preparation->read) waiting.push_back(id);
+    if (preparation->read && !needs_pods(*preparation)) waiting.push_back(id);
   }
   for (const auto id : waiting) try_preparation(id);
 }

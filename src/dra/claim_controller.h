@@ -162,7 +162,9 @@ class ClaimController {
   void begin_preparation(const ClaimName& claim, std::shared_ptr<Batch> batch);
   void try_preparation(std::uint64_t id);
   void on_claim_read(std::uint64_t id, Result<std::optional<std::string>> text);
-  // Reads the Pods whose demands count, the first time; then decides.
+  // Whether the Pods whose demands count are still to be read. Precondition: the claim has been read.
+  bool needs_pods(const Preparation& preparation) const;
+  // Reads them, the first time; then decides.
   void continue_preparation(std::uint64_t id);
   Result<PreparedClaim> prepare_claim(Preparation& preparation);
   Status apply_record(Preparation& preparation, const ClaimRecord& record);

@@ -65,6 +65,17 @@ Result<std::map<DeviceUuid, ClaimedMemory>> claimed_memory(const std::map<std::s
   return memory;
 }
 
+Bytes requested_limit(const fraction::FractionRequest& request, Bytes gpu_memory, unsigned shares) {
+  if (request.memory_limit.is_zero() || gpu_memory == Bytes{}) return {};
+  const auto whole = gpu_memory.mebibytes();
+  return mebibytes(std::min(request.memory_limit.mib_of(whole), whole) * shares);
+}
+
+Bytes least_limit(Bytes one, Bytes other) {
+  if (one == Bytes{} || other == Bytes{}) return std::max(one, other);
+  return std::min(one, other);
+}
+
 std::string common_share_text(const std::string& claim) {
   return "other containers use its share of the claim " + claim + " too, and together more than the share";
 }

@@ -15,6 +15,7 @@
 #include "base/result.h"
 #include "base/types.h"
 #include "dra/claim_record.h"
+#include "fraction/fraction_request.h"
 #include "k8s/object_reader.h"
 
 namespace gpulet::dra {
@@ -35,6 +36,12 @@ struct ClaimedMemory {
 Result<std::map<DeviceUuid, ClaimedMemory>> claimed_memory(const std::map<std::string, ClaimRecord>& records,
                                                            const std::string& name_space,
                                                            std::span<const k8s::ContainerClaim> claims);
+
+// What a Pod's request lets a container use of a GPU of which it has so many shares; 0: no limit, also where
+// the memory of the GPU is not known.
+Bytes requested_limit(const fraction::FractionRequest& request, Bytes gpu_memory, unsigned shares);
+// The lesser of two limits; 0: neither is one.
+Bytes least_limit(Bytes one, Bytes other);
 
 // Why containers that use one share have no limit each: together they may use more. One line.
 std::string common_share_text(const std::string& claim);

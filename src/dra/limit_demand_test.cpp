@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -146,6 +147,11 @@ class PodsAndClaims final : public ClaimSource {
   }
   void read_pod(const PodRef& pod, std::function<void(Result<std::optional<std::string>>)> done) override {
     ++pod_reads;
+    most_open = std::max(most_open, ++open);
+    done = [this, done = std::move(done)](const auto& text) {
+      --open;
+      done(text);
+    };
     if (pod_error) return answer(fail(*pod_error), std::move(done));
     const auto found = pods.find(pod.name);
     answer(found == pods.end() ? std::nullopt : std::optional(found->second.dump()), std::move(done));
@@ -153,7 +159,7 @@ class PodsAndClaims final : public ClaimSource {
 
   std::map<std::string, json> claims, pods;  // by name
   std::optional<Error> pod_error;
-  int pod_reads = 0;
+  int pod_reads = 0, open = 0, most_open = 0;  // of Pods
 
  private:
   void answer(Result<std::optional<std::string>> text,
@@ -181,7 +187,7 @@ class NoPlacements final : public ClaimPartitions {
                         std::function<void(Status)>) override {}
 };
 
-// The claim "a" is a share of 4 GiB of a GPU whose memory is audited, reserved for the Pod "train".
+// The claim "a" is a share of 4 GiB of a GPU whose memory is audited, made for the Pod "train".
 class LimitDemandTest : public testing::Test {
  protected:
   LimitDemandTest() {
@@ -189,6 +195,7 @@ class LimitDemandTest : public testing::Test {
     directory_ = ::mkdtemp(name.data());
     start();
     add_claim(memory_share_json("s-1", "4Gi"), {"train"});
+    own_claim("train");
     source_.pods["train"] = demanding_pod("train", "audited");
   }
   ~LimitDemandTest() override {
@@ -219,6 +226,12 @@ class LimitDemandTest : public testing::Test {
     for (const auto& pod : pods)
       claim["status"]["reservedFor"].push_back({{"resource", "pods"}, {"name", pod}, {"uid", "uid-" + pod}});
     source_.claims["a"] = claim;
+  }
+  // Made from a template for the Pod of this name.
+  void own_claim(const std::string& pod) {
+    auto& owners = source_.claims["a"]["metadata"]["ownerReferences"];
+    owners = json::array();
+    owners.push_back({{"kind", "Pod"}, {"name", pod}, {"uid", "uid-" + pod}, {"controller", true}});
   }
   // Its error; empty where it is prepared. After the limit of a call if it waits.
   std::string prepare() {
@@ -274,17 +287,148 @@ TEST_F(LimitDemandTest, AGpuOfItsOwnSatisfiesEveryDemand) {
   set_means({});
   source_.pods["train"] = demanding_pod("train", "kernel");
   add_claim(result_json("gpu-0"), {"train"});
+  own_claim("train");
   EXPECT_EQ(prepare(), "");
   EXPECT_EQ(source_.pod_reads, 0);
+}
+
+// The kubelet asks for the first Pod alone, and for those that come later not at all.
+TEST_F(LimitDemandTest, AGpuOfAClaimThatAnyPodCanNameIsShared) {
+  set_means({});
+  add_claim(result_json("gpu-0"), {"train"});
+  EXPECT_THAT(prepare(), HasSubstr("its Pod requests no memory of the GPU"));
+  own_claim("other");
+  EXPECT_THAT(prepare(), HasSubstr("gives container main none on GPU-0"));
+  own_claim("train");
+  source_.claims["a"]["metadata"]["ownerReferences"][0]["controller"] = false;
+  EXPECT_THAT(prepare(), HasSubstr("gives container main none on GPU-0"));
+  source_.claims["a"]["metadata"]["ownerReferences"] = 7;
+  EXPECT_THAT(prepare(), HasSubstr("; other Pods can use the claim too"));
+  add_claim(memory_share_json("s-1", "4Gi"), {"train"});
+  set_means({.ends_excess = true});
+  EXPECT_THAT(prepare(), HasSubstr("other Pods can use its share of the claim team/a too"));
+}
+
+TEST_F(LimitDemandTest, AClaimOfAPodGroupIsShared) {
+  set_means({});
+  add_claim(result_json("gpu-0"), {"train"});
+  own_claim("train");
+  source_.claims["a"]["status"]["reservedFor"].push_back(
+      {{"apiGroup", "scheduling.k8s.io"}, {"resource", "podgroups"}, {"name", "g"}, {"uid", "uid-g"}});
+  EXPECT_THAT(prepare(), HasSubstr("gives container main none on GPU-0"));
+  source_.pods["train"] = demanding_pod("train", "");
+  EXPECT_EQ(prepare(), "") << "what demands nothing is not refused";
 }
 
 TEST_F(LimitDemandTest, AClaimOfSeveralPodsIsShared) {
   set_means({.no_driver_limit = "the driver is 580", .no_audit = "use is not measured"});
   add_claim(result_json("gpu-0"), {"train", "other"});
+  own_claim("train");
+  const std::string why = "its Pod requests no memory of the GPU";
   source_.pods["other"] = demanding_pod("other", "");
-  EXPECT_THAT(prepare(), HasSubstr("its Pod requests no memory of the GPU"));
+  EXPECT_THAT(prepare(), HasSubstr(why));
+  source_.pods["other"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z";
+  EXPECT_THAT(prepare(), HasSubstr(why)) << "one that terminates";
+  source_.pods["other"]["spec"].erase("nodeName");
+  EXPECT_THAT(prepare(), HasSubstr(why)) << "one that is not bound yet";
+  source_.pods["other"] = demanding_pod("other", "");
+  for (const char* phase : {"Succeeded", "Failed"}) {
+    source_.pods["other"]["status"]["phase"] = phase;
+    EXPECT_EQ(prepare(), "") << "one that has ended shares nothing: " << phase;
+    controller_->unprepare_claims({{"team", "a", "uid-a"}});
+  }
   source_.pods.erase("other");
   EXPECT_EQ(prepare(), "") << "one that is gone shares nothing";
+}
+
+TEST_F(LimitDemandTest, PodsAreReadOneAtATimeUpToAnError) {
+  add_claim(result_json("gpu-0"), {"train", "other", "third"});
+  source_.pod_error = Error(Code::kInvalidArgument, "not readable");
+  EXPECT_THAT(prepare(), HasSubstr("cannot read Pod team/train"));
+  EXPECT_EQ(source_.pod_reads, 1);
+  source_.pod_error.reset();
+  for (const char* name : {"train", "other", "third"}) source_.pods[name] = demanding_pod(name, "");
+  EXPECT_EQ(prepare(), "");
+  EXPECT_EQ(source_.pod_reads, 4);
+  EXPECT_EQ(source_.most_open, 1);
+}
+
+// A change of the devices is no reason to ask the API server before its time.
+TEST_F(LimitDemandTest, ChangedDevicesDoNotReadPodsAgain) {
+  source_.pod_error = Error(Code::kUnavailable, "away");
+  std::optional<Result<PreparedClaim>> answer;
+  controller_->prepare_claims({{"team", "a", "uid-a"}}, [&](auto all) { answer = all.at("uid-a"); });
+  loop_.run_ready();
+  ASSERT_EQ(source_.pod_reads, 1);
+  for (int i = 0; i < 3; ++i) {
+    set_means({.ends_excess = true});
+    loop_.run_ready();
+  }
+  EXPECT_EQ(source_.pod_reads, 1);
+  source_.pod_error.reset();
+  loop_.advance(2s);
+  ASSERT_TRUE(answer);
+  EXPECT_TRUE(*answer);
+}
+
+TEST_F(LimitDemandTest, AnInitContainerIsNotAudited) {
+  auto& spec = source_.pods["train"]["spec"];
+  spec["initContainers"].push_back(spec["containers"][0]);
+  spec["initContainers"][0]["name"] = "prepare";
+  spec["containers"][0].erase("resources");
+  EXPECT_THAT(prepare(), HasSubstr("gives container prepare none on GPU-0: init containers are not audited"));
+  set_means({.has_driver_limit = true});
+  EXPECT_EQ(prepare(), "") << "the driver's limit holds it";
+  controller_->unprepare_claims({{"team", "a", "uid-a"}});
+  set_means({.ends_excess = true});
+  spec["initContainers"][0]["restartPolicy"] = "Always";
+  EXPECT_EQ(prepare(), "") << "the kubelet lists a sidecar";
+}
+
+// Of 40 GiB: what MPS lets a process use is more than 1 percent, and less than the claim's share.
+TEST_F(LimitDemandTest, ARequestInPercentCounts) {
+  ClaimRecord record = records_of({share("gpus", kGpu0, 4)}).begin()->second;
+  record.daemons = {{{kGpu0}, 100, {{kGpu0, 2048}}}};
+  k8s::PodMetadata pod;
+  pod.pod = {"team", "train", "uid-train"};
+  pod.annotations["gpulet.io/min-limit-grade"] = "mps";
+  auto& container = pod.containers.emplace_back();
+  container.name = "main";
+  container.limits = {{"nvidia.com/gpu", "1"}};
+  pod.access = {{.name = "main", .may_be_root = false}};
+  DevicePool pool;
+  auto& gpu = pool.devices.emplace_back();
+  gpu.uuid = kGpu0;
+  gpu.device.capacity["memory"] = 40 * kGibibyte;
+  const std::map<DeviceUuid, fraction::LimitMeans> means = {{kGpu0, {}}};
+  const std::vector pods = {pod};
+  const auto check = [&](const std::string& percent) {
+    auto asking = pods;
+    asking[0].containers[0].limits["nvidia.com/gpumem-percentage"] = percent;
+    ResourceClaim claim;
+    claim.owner_pod = "uid-train";
+    return check_limit_demands(claim, record, asking, {means, pool});
+  };
+  EXPECT_TRUE(check("50"));
+  const auto refused = check("1");
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message(),
+              HasSubstr("MPS limits a process to 2048 MiB, more than the 409 MiB"));
+}
+
+TEST_F(LimitDemandTest, AMigDeviceOfSeveralPodsHasNoLimit) {
+  RecordedDevice device{"gpus", "node-1", "gpu-0-mig-1g5gb-19-0", {}};
+  device.partition = RecordedPartition{kGpu0, {}};
+  const auto record = records_of({device}).begin()->second;
+  const auto text = demanding_pod("train", "audited");
+  const std::vector pods = {**k8s::parse_pod_metadata(text, "node-1")};
+  const std::map<DeviceUuid, fraction::LimitMeans> means = {{kGpu0, {.ends_excess = true}}};
+  ResourceClaim claim;
+  const auto shared = check_limit_demands(claim, record, pods, {means, {}});
+  ASSERT_FALSE(shared);
+  EXPECT_THAT(shared.error().message(), HasSubstr("gives container main none on gpu-0-mig-1g5gb-19-0"));
+  claim.owner_pod = "uid-train";
+  EXPECT_TRUE(check_limit_demands(claim, record, pods, {means, {}})) << "its own";
 }
 
 TEST_F(LimitDemandTest, AnAdminsAccessHasNoLimit) {
@@ -307,6 +451,7 @@ TEST_F(LimitDemandTest, ContainersThatUseOneShareHaveNoLimitOfTheirOwn) {
   auto& spec = source_.pods["train"]["spec"];
   spec["initContainers"].push_back(spec["containers"][1]);
   spec["containers"].erase(1);
+  spec["initContainers"][0]["restartPolicy"] = "Always";
   EXPECT_THAT(prepare(), HasSubstr(why)) << "a sidecar";
 }
 

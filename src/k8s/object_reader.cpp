@@ -87,6 +87,8 @@ void add_containers(const json& pod, const char* field, const char* status_field
                           .is_init = std::string_view(field) == kInitContainers,
                           .limits = json_text_map(json_member(spec, "resources"), "limits"),
                           .id = std::move(id)});
+    containers.back().is_sidecar =
+        containers.back().is_init && json_text(json_member(spec, "restartPolicy")) == "Always";
     add_claims(pod, claim_names, spec, containers.back());
   }
 }

@@ -49,6 +49,7 @@ struct PodContainer {
   }
   // Also those of its extended resources. A claim that the Pod's status does not name yet is left out.
   std::vector<ContainerClaim> claims{};
+  bool is_sidecar = false;  // an init container that runs beside the others
 };
 inline constexpr std::size_t kMaxPodContainers = 512;   // of a Pod, that are read
 inline constexpr std::size_t kMaxContainerClaims = 64;  // likewise, of a container

@@ -76,6 +76,7 @@ TEST_F(ObjectReaderTest, ReadsContainersWithTheirLimitsAndIds) {
   begin([&](const Received&) {
     auto pod = pod_object({});
     pod["spec"]["initContainers"] = json::array({{{"name", "fetch"}}});
+    pod["spec"]["initContainers"].push_back({{"name", "proxy"}, {"restartPolicy", "Always"}});
     pod["spec"]["containers"] =
         json::array({{{"name", "main"}, {"resources", {{"limits", {{"nvidia.com/gpu", "1"}}}}}},
                      {{"name", "side"}, {"resources", 7}, {"securityContext", {{"privileged", true}}}},
@@ -87,18 +88,21 @@ TEST_F(ObjectReaderTest, ReadsContainersWithTheirLimitsAndIds) {
   const auto facts = read_pod_on_loop("train");
   ASSERT_TRUE(facts && *facts);
   const auto& containers = (*facts)->containers;
-  ASSERT_EQ(containers.size(), 4u);
+  ASSERT_EQ(containers.size(), 5u);
   EXPECT_EQ(containers[0].name, "fetch");
   EXPECT_TRUE(containers[0].is_init);
-  EXPECT_EQ(containers[1].name, "main");
-  EXPECT_FALSE(containers[1].is_init);
-  EXPECT_EQ(containers[1].limits, (std::map<std::string, std::string>{{"nvidia.com/gpu", "1"}}));
-  EXPECT_EQ(containers[1].id, "containerd://4f1c");
-  EXPECT_EQ(containers[2].id, "");
-  EXPECT_TRUE(containers[2].limits.empty());
-  EXPECT_EQ((*facts)->access.at(1).name, "main");
-  EXPECT_FALSE((*facts)->access.at(1).is_privileged);
-  EXPECT_TRUE((*facts)->access.at(2).is_privileged);
+  EXPECT_FALSE(containers[0].is_sidecar);
+  EXPECT_TRUE(containers[1].is_sidecar);
+  EXPECT_FALSE(containers[2].is_sidecar);
+  EXPECT_EQ(containers[2].name, "main");
+  EXPECT_FALSE(containers[2].is_init);
+  EXPECT_EQ(containers[2].limits, (std::map<std::string, std::string>{{"nvidia.com/gpu", "1"}}));
+  EXPECT_EQ(containers[2].id, "containerd://4f1c");
+  EXPECT_EQ(containers[3].id, "");
+  EXPECT_TRUE(containers[3].limits.empty());
+  EXPECT_EQ((*facts)->access.at(2).name, "main");
+  EXPECT_FALSE((*facts)->access.at(2).is_privileged);
+  EXPECT_TRUE((*facts)->access.at(3).is_privileged);
 }
 
 TEST_F(ObjectReaderTest, ReadsTheClaimsOfContainers) {

@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-// The claim gpu-0-GRADE is a share of 4 GiB of GPU 0, reserved for the Pod GRADE, which demands that grade.
+// The claim gpu-0-GRADE is a share of 4 GiB of GPU 0, made for the Pod GRADE, which demands that grade.
 class SimClaimLimits : public ClaimNodeTest {
  protected:
   void SetUp() override {
@@ -47,6 +47,8 @@ class SimClaimLimits : public ClaimNodeTest {
         auto& result = object["status"]["allocation"]["devices"]["results"][0];
         result["shareID"] = "5d4c3b2a-" + grade;
         result["consumedCapacity"]["memory"] = "4Gi";
+        object["metadata"]["ownerReferences"].push_back(
+            {{"kind", "Pod"}, {"name", grade}, {"uid", "uid-" + grade}, {"controller", true}});
         object["status"]["reservedFor"].push_back(
             {{"resource", "pods"}, {"name", grade}, {"uid", "uid-" + grade}});
         return k8s::TestApiServer::Reply{200, object.dump()};

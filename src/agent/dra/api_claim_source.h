@@ -18,20 +18,23 @@ namespace gpulet::agent {
 class ApiClaimSource final : public dra::ClaimSource {
  public:
   ApiClaimSource(Loop& loop, const k8s::ClientConfig& access)
-      : loop_(loop), reader_(k8s::ParallelReader::start_reader(loop, access)) {}
+      : loop_(loop),
+        claims_(k8s::ParallelReader::start_reader(loop, access)),
+        pods_(k8s::ParallelReader::start_reader(loop, access)) {}
 
   void read_claim(const dra::ClaimName& claim,
                   std::function<void(Result<std::optional<std::string>>)> done) override {
-    read_named_object("/apis/resource.k8s.io/v1/", "resourceclaims", "get on resourceclaims.resource.k8s.io",
-                      claim.name_space, claim.name, std::move(done));
+    read_named_object(*claims_, "/apis/resource.k8s.io/v1/", "resourceclaims",
+                      "get on resourceclaims.resource.k8s.io", claim.name_space, claim.name, std::move(done));
   }
   void read_pod(const PodRef& pod, std::function<void(Result<std::optional<std::string>>)> done) override {
-    read_named_object("/api/v1/", "pods", "get on pods", pod.name_space, pod.name, std::move(done));
+    read_named_object(*pods_, "/api/v1/", "pods", "get on pods", pod.name_space, pod.name, std::move(done));
   }
 
  private:
-  void read_named_object(const std::string& api, const std::string& resource, const std::string& permission,
-                         const std::string& name_space, const std::string& name,
+  void read_named_object(k8s::ParallelReader& reader, const std::string& api, const std::string& resource,
+                         const std::string& permission, const std::string& name_space,
+                         const std::string& name,
                          std::function<void(Result<std::optional<std::string>>)> done) {
     if (!is_dns_label(name_space) || !is_dns_subdomain(name)) {
       loop_.post([done = std::move(done), alive = lifetime_.watch()] {
@@ -39,12 +42,13 @@ class ApiClaimSource final : public dra::ClaimSource {
       });
       return;
     }
-    reader_->read_object(std::string(api).append("namespaces/") + name_space + "/" + resource + "/" + name,
-                         permission, std::move(done));
+    reader.read_object(std::string(api).append("namespaces/") + name_space + "/" + resource + "/" + name,
+                       permission, std::move(done));
   }
 
   Loop& loop_;
-  std::unique_ptr<k8s::ParallelReader> reader_;
+  // Claims that demand nothing do not wait for the Pods of others.
+  std::unique_ptr<k8s::ParallelReader> claims_, pods_;
   Lifetime lifetime_;
 };
 

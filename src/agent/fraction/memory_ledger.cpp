@@ -10,12 +10,6 @@
 namespace gpulet::agent {
 namespace {
 
-Bytes limit_of(const fraction::FractionRequest& request, const inventory::Gpu& gpu, unsigned shares) {
-  if (request.memory_limit.is_zero() || gpu.memory == Bytes{}) return {};
-  const auto whole = gpu.memory.mebibytes();
-  return mebibytes(std::min(request.memory_limit.mib_of(whole), whole) * shares);
-}
-
 // Whether several containers use a share of a claim.
 bool is_common(const std::map<std::string, unsigned>& share_uses, const std::string& share) {
   const auto found = share_uses.find(share);
@@ -63,13 +57,12 @@ bool names_gpu(const DeviceId& id) { return id.str().starts_with("GPU-") || id.s
 
 ContainerLimits MemoryLedger::find_limits(const std::string& pod_uid, const std::string& container) {
   using State = ContainerLimits::State;
-  const auto found = std::ranges::find_if(
-      pods_, [&](const auto& one) { return one.second.facts && one.second.facts->pod.uid == pod_uid; });
-  if (found == pods_.end() && missing_.size() < kMaxMissingPods) missing_.insert(pod_uid);
-  const auto* holder = found == pods_.end() ? nullptr : found->second.find_container(container);
+  auto* const found = find_run(pod_uid);
+  if (found == nullptr && missing_.size() < kMaxMissingPods) missing_.insert(pod_uid);
+  const auto* holder = found == nullptr ? nullptr : found->find_container(container);
   const bool is_current = is_list_current(pod_uid, container, holder != nullptr && holder->has_claim);
-  if (found == pods_.end() || !snapshot_ || !is_current) return {};
-  auto& pod = found->second;
+  if (found == nullptr || !snapshot_ || !is_current) return {};
+  auto& pod = *found;
   const auto refuse = [&](std::string why) {
     return ContainerLimits{.state = State::kRefused, .pod = pod.facts->pod, .reason = std::move(why)};
   };
@@ -111,7 +104,8 @@ ContainerLimits MemoryLedger::find_limits(const std::string& pod_uid, const std:
     // A MIG device holds its memory itself.
     const auto* gpu = snapshot_->find(uuid);
     if (uuid.str().starts_with("MIG-") || (gpu != nullptr && gpu->mig_enabled)) continue;
-    if (gpu == nullptr || (is_limited && limit_of(request->second, *gpu, shares) == Bytes{}))
+    if (gpu == nullptr ||
+        (is_limited && dra::requested_limit(request->second, gpu->memory, shares) == Bytes{}))
       return refuse("the memory of " + uuid.str() + " is not known");
     const auto limit = limit_on(*gpu, pod, container, shares, *claimed).amount;
     if (limit != Bytes{}) known.limits[uuid] = limit;
@@ -149,20 +143,27 @@ MemoryLedger::Limit MemoryLedger::limit_on(const inventory::Gpu& gpu, const Held
   Limit limit;
   const auto request = pod.requests.find(container);
   if (request != pod.requests.end())
-    limit = {limit_of(request->second, gpu, shares), request->second.memory_source};
+    limit = {dra::requested_limit(request->second, gpu.memory, shares), request->second.memory_source};
   const auto found = claimed.find(gpu.uuid);
   if (found == claimed.end() || found->second.limit == Bytes{}) return limit;
-  if (limit.amount != Bytes{} && limit.amount < found->second.limit) return limit;
+  if (limit.amount != found->second.limit &&
+      dra::least_limit(limit.amount, found->second.limit) == limit.amount)
+    return limit;
   return {found->second.limit, "claim " + found->second.claim};
 }
 
 std::set<DeviceUuid> MemoryLedger::unlimited_gpus(const HeldPod& pod) const {
   std::set<DeviceUuid> gpus;
   for (const auto& [name, held] : pod.containers) {
-    const auto claimed = find_claimed(pod, name).value_or(ClaimedMemory());
+    const auto claimed = find_claimed(pod, name);
     for (const auto& [uuid, shares] : held.shares) {
       const auto* gpu = snapshot_->find(uuid);
-      if (gpu == nullptr || limit_on(*gpu, pod, name, shares, claimed).amount == Bytes{}) gpus.insert(uuid);
+      if (!claimed) {
+        const auto* last = find_entry(entries_, uuid, pod, name);
+        if (last == nullptr || last->limit == Bytes{}) gpus.insert(uuid);
+      } else if (gpu == nullptr || limit_on(*gpu, pod, name, shares, *claimed).amount == Bytes{}) {
+        gpus.insert(uuid);
+      }
     }
   }
   return gpus;
@@ -252,7 +253,7 @@ void MemoryLedger::on_holders(const std::vector<ContainerDevices>& holders) {
         }
         // A device of several NUMA nodes is listed for each.
         if (!one.ids[resource].insert(id).second) continue;
-        one.resource = resource;
+        one.resources[share->device] = resource;
         if (resource.str() == dra::kDriverName) {
           one.has_claim = true;
           one.claimed.insert(share->device);
@@ -265,6 +266,7 @@ void MemoryLedger::on_holders(const std::vector<ContainerDevices>& holders) {
     if (held.contains(pod) && held[pod].contains(container)) held[pod][container].has_twin = true;
   }
   std::erase_if(pods_, [&](const auto& known) { return !held.contains(known.first); });
+  std::erase_if(unlisted_, [&](const auto& known) { return held.contains(known.first); });
   for (auto& [name, containers] : held) {
     auto& pod = pods_[name];
     // Perhaps another Pod of the same name: PodResources has no UID.
@@ -275,7 +277,10 @@ void MemoryLedger::on_holders(const std::vector<ContainerDevices>& holders) {
 void MemoryLedger::use_early_pods() {
   for (auto& [name, facts] : std::exchange(early_, {})) {
     const auto found = pods_.find(name);
-    if (found == pods_.end()) continue;
+    if (found == pods_.end()) {
+      keep_unlisted(name, facts);
+      continue;
+    }
     found->second.is_due = false;
     found->second.read_at = ports_.loop.now();
     use_facts(found->second, facts);
@@ -308,8 +313,28 @@ void MemoryLedger::on_pod(const PodName& name, const Result<std::optional<k8s::P
     found->second.is_due = false;
     found->second.read_at = ports_.loop.now();
     if (*facts) use_facts(found->second, **facts);
+  } else if (*facts) {
+    keep_unlisted(name, **facts);
   }
   finish_reads();
+}
+
+// No List of the kubelet ever has a Pod whose GPUs are an init container's alone.
+void MemoryLedger::keep_unlisted(const PodName& name, const k8s::PodMetadata& facts) {
+  if (!std::ranges::any_of(facts.containers,
+                           [](const auto& one) { return one.is_init && !one.claims.empty(); }))
+    return;
+  if (unlisted_.size() >= kMaxUnlistedPods && !unlisted_.contains(name)) unlisted_.clear();
+  use_facts(unlisted_[name], facts);
+}
+
+MemoryLedger::HeldPod* MemoryLedger::find_run(const std::string& uid) {
+  for (auto* const pods : {&pods_, &unlisted_}) {
+    const auto found = std::ranges::find_if(
+        *pods, [&](const auto& one) { return one.second.facts && one.second.facts->pod.uid == uid; });
+    if (found != pods->end()) return &found->second;
+  }
+  return nullptr;
 }
 
 void MemoryLedger::use_facts(HeldPod& pod, const k8s::PodMetadata& facts) {
@@ -341,7 +366,7 @@ bool MemoryLedger::has_pod(const std::string& uid) const {
 
 void MemoryLedger::finish_reads() {
   if (is_idle() && !is_again_due_ && round_result_) {
-    std::erase_if(missing_, [this](const auto& uid) { return is_full_round_ || has_pod(uid); });
+    std::erase_if(missing_, [this](const auto& uid) { return is_full_round_ || find_run(uid) != nullptr; });
     are_all_due_ = is_again_due_ = !missing_.empty();
   }
   if (is_idle()) schedule_poll();
@@ -351,8 +376,9 @@ void MemoryLedger::finish_reads() {
   ports_.refreshed(round_result_);
   // Nobody waits for these any more.
   if (is_idle() && !is_again_due_)
-    std::erase_if(before_start_,
-                  [this](const auto& one) { return one.second < answered_ && !has_pod(one.first.first); });
+    std::erase_if(before_start_, [this](const auto& one) {
+      return one.second < answered_ && find_run(one.first.first) == nullptr;
+    });
 }
 
 void MemoryLedger::schedule_poll() {
@@ -361,7 +387,7 @@ void MemoryLedger::schedule_poll() {
   } else if (has_failed_) {
     next_ = ports_.loop.after(backoff_.next_delay(), [this] { refresh(); });
   } else {
-    backoff_.reset();
+    if (claim_problem_.empty()) backoff_.reset();
     next_.reset();
     reported_problem_.clear();
   }
@@ -384,14 +410,24 @@ std::map<std::string, unsigned> MemoryLedger::count_share_uses() const {
   return uses;
 }
 
+const LedgerEntry* MemoryLedger::find_entry(const Entries& entries, const DeviceUuid& gpu, const HeldPod& pod,
+                                            const std::string& container) {
+  const auto of_gpu = entries.find(gpu);
+  if (of_gpu == entries.end() || !pod.facts) return nullptr;
+  const auto found = std::ranges::find_if(of_gpu->second, [&](const LedgerEntry& one) {
+    return one.pod.uid == pod.facts->pod.uid && one.container == container;
+  });
+  return found == of_gpu->second.end() ? nullptr : &*found;
+}
+
 void MemoryLedger::add_entries(const PodName& name, HeldPod& pod,
-                               const std::map<std::string, unsigned>& share_uses) {
-  pod.has_claimed_limit = false;
+                               const std::map<std::string, unsigned>& share_uses, const Entries& before) {
+  const bool had_claimed_limit = std::exchange(pod.has_claimed_limit, false);
   for (const auto& [container, held] : pod.containers) {
     LedgerEntry entry{.pod = {name.name_space, name.name, pod.facts ? pod.facts->pod.uid : ""},
                       .container = container,
                       .container_id = {},
-                      .resource = held.resource,
+                      .resource = {},
                       .limit = {},
                       .source = {}};
     if (pod.facts) {
@@ -400,14 +436,28 @@ void MemoryLedger::add_entries(const PodName& name, HeldPod& pod,
       const auto access = std::ranges::find(pod.facts->access, container, &fraction::ContainerAccess::name);
       if (access != pod.facts->access.end()) entry.access = *access;
     }
-    const auto claimed = find_claimed(pod, container).value_or(ClaimedMemory());
+    const auto found = find_claimed(pod, container);
+    if (!found) {
+      pod.has_claimed_limit |= had_claimed_limit;
+      if (claim_problem_.empty())
+        claim_problem_ = "container " + container + " of Pod " + name.name_space + "/" + name.name + ": " +
+                         found.error().message();
+    }
+    const auto claimed = found.value_or(ClaimedMemory());
     for (const auto& [uuid, shares] : held.shares) {
       const auto* gpu = snapshot_ ? snapshot_->find(uuid) : nullptr;
       if (gpu == nullptr || gpu->mig_enabled) continue;
+      entry.resource = held.resources.at(uuid);
       auto limit = limit_on(*gpu, pod, container, shares, claimed);
       entry.limit = limit.amount;
       entry.source = std::move(limit.source);
       entry.caps.clear();
+      const auto* last = found ? nullptr : find_entry(before, uuid, pod, container);
+      if (last != nullptr && last->limit != Bytes{}) {
+        entry.limit = last->limit;
+        entry.source = last->source;
+        entry.caps = last->caps;
+      }
       const auto memory = claimed.find(uuid);
       if (memory != claimed.end() && memory->second.limit != Bytes{}) {
         pod.has_claimed_limit = true;
@@ -422,11 +472,17 @@ void MemoryLedger::add_entries(const PodName& name, HeldPod& pod,
 
 void MemoryLedger::rebuild() {
   const auto before = std::exchange(entries_, {});
+  const auto last_problem = std::exchange(claim_problem_, {});
   const auto share_uses = count_share_uses();
-  for (auto& [name, pod] : pods_) add_entries(name, pod, share_uses);
+  for (auto& [name, pod] : pods_) add_entries(name, pod, share_uses, before);
+  if (!claim_problem_.empty() && claim_problem_ != last_problem)
+    log::warning("memory limits are not known", Error(Code::kUnavailable, claim_problem_));
   const bool is_changed = before != entries_;
-  if (is_idle() && !next_ && has_limits())
+  if (is_idle() && !next_ && !claim_problem_.empty()) {
+    next_ = ports_.loop.after(backoff_.next_delay(), [this] { refresh(); });
+  } else if (is_idle() && !next_ && has_limits()) {
     next_ = ports_.loop.after(kLedgerPollInterval, [this] { refresh(); });
+  }
   if (is_changed) ports_.changed();
 }
 

@@ -2,6 +2,8 @@
 // PodResources joined with what the Pods request (fraction/fraction_request.h), and with what their claims
 // have (dra/claim_memory.h); the least counts. Rebuilt from these after a restart; nothing is written.
 //
+// While the claims of a container are not known, its last limit counts.
+//
 // What a Pod requests is read once, when it is first seen: an annotation that its owner changes later raises
 // no limit. A Pod with a limit is read again each minute: ephemeral containers may have been added.
 #pragma once
@@ -42,6 +44,7 @@ inline constexpr BackoffLimits kUnknownProcessBackoff{std::chrono::seconds(1), s
 inline constexpr unsigned kUnknownProcessReads = 5;
 inline constexpr std::size_t kMaxUnknownCgroups = 1024;     // that are remembered
 inline constexpr std::size_t kMaxMissingPods = 1024;        // likewise
+inline constexpr std::size_t kMaxUnlistedPods = 256;        // likewise
 inline constexpr std::size_t kMaxStartedContainers = 4096;  // likewise
 inline constexpr BackoffLimits kLedgerRetryBackoff{std::chrono::seconds(1), std::chrono::seconds(30)};
 
@@ -137,11 +140,11 @@ class MemoryLedger {
 
  private:
   struct HeldContainer {
-    ResourceName resource;                  // one of those that it holds
-    std::map<DeviceUuid, unsigned> shares;  // by GPU
-    bool has_unknown = false;               // a GPU that the snapshot lacks
-    bool has_claim = false;                 // some of its GPUs are of a claim
-    bool has_twin = false;                  // of another Pod with the same names
+    std::map<DeviceUuid, ResourceName> resources;  // by GPU, one of those that it has it by
+    std::map<DeviceUuid, unsigned> shares;         // by GPU
+    bool has_unknown = false;                      // a GPU that the snapshot lacks
+    bool has_claim = false;                        // some of its GPUs are of a claim
+    bool has_twin = false;                         // of another Pod with the same names
     // In their own order: the kubelet's differs from List to List.
     std::map<ResourceName, std::set<DeviceId>> ids{};
     std::set<DeviceUuid> claimed{};  // of its GPUs
@@ -171,7 +174,13 @@ class MemoryLedger {
   static Limit limit_on(const inventory::Gpu& gpu, const HeldPod& pod, const std::string& container,
                         unsigned shares, const ClaimedMemory& claimed);
   std::set<DeviceUuid> unlimited_gpus(const HeldPod& pod) const;
-  void add_entries(const PodName& name, HeldPod& pod, const std::map<std::string, unsigned>& share_uses);
+  using Entries = std::map<DeviceUuid, std::vector<LedgerEntry>>;
+  // nullptr where this run of the Pod has none.
+  static const LedgerEntry* find_entry(const Entries& entries, const DeviceUuid& gpu, const HeldPod& pod,
+                                       const std::string& container);
+  // `before`: what still counts of containers whose claims are not known now.
+  void add_entries(const PodName& name, HeldPod& pod, const std::map<std::string, unsigned>& share_uses,
+                   const Entries& before);
   // The containers that use each share of a claim.
   std::map<std::string, unsigned> count_share_uses() const;
   bool is_idle() const { return !is_listing_ && reading_.empty(); }
@@ -180,6 +189,9 @@ class MemoryLedger {
   void refresh();
   void read_started_pods();
   bool has_pod(const std::string& uid) const;
+  // Of pods_ and unlisted_; nullptr where there is none.
+  HeldPod* find_run(const std::string& uid);
+  void keep_unlisted(const PodName& name, const k8s::PodMetadata& facts);
   void on_holders(const std::vector<ContainerDevices>& holders);
   void use_early_pods();
   void read_pod(const PodName& name);
@@ -195,7 +207,9 @@ class MemoryLedger {
   Backoff backoff_;
   inventory::SnapshotPtr snapshot_;
   std::map<PodName, HeldPod> pods_;
-  std::map<DeviceUuid, std::vector<LedgerEntry>> entries_;
+  // Pods of refresh_pods() that are in no List, and have an init container with a claim.
+  std::map<PodName, HeldPod> unlisted_;
+  Entries entries_;
   struct Unknown {
     unsigned reads = 0;
     Time next{};
@@ -213,6 +227,7 @@ class MemoryLedger {
   std::map<std::pair<std::string, std::string>, std::uint64_t> before_start_;
   bool has_failed_ = false;  // a read of this round
   std::string reported_problem_;
+  std::string claim_problem_;  // why the claims of a container are not known; empty: all are
   Status round_result_;
   Subscription next_, after_start_;
   Subscription after_allocation_[std::size(kLedgerAllocationDelays)];

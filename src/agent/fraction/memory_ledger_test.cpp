@@ -198,6 +198,51 @@ TEST_F(MemoryLedgerTest, AnInitContainerHasTheLimitsOfItsClaims) {
   EXPECT_THAT(entry.caps[0].reason, HasSubstr("claim default/claim-a"));
 }
 
+// Nothing but the init container uses the claim: the kubelet never lists the Pod.
+TEST_F(MemoryLedgerTest, AnInitContainerAloneIsFoundByItsPod) {
+  add_claim_pod("a", "claim-a", 4096);
+  holders.clear();
+  auto& containers = reader.pods["default/a"].containers;
+  containers[0].claims = std::exchange(containers[1].claims, {});
+  EXPECT_EQ(ledger->find_limits("uid-a", "prepare").state, State::kUnknown);
+  ledger->refresh_pods({"default", "a", "uid-a"});
+  loop.run_ready();
+  const auto found = ledger->find_limits("uid-a", "prepare");
+  ASSERT_EQ(found.state, State::kKnown);
+  EXPECT_EQ(found.limits, (std::map<DeviceUuid, Bytes>{{DeviceUuid("GPU-0"), mebibytes(4096)}}));
+  EXPECT_EQ(ledger->find_limits("uid-a", "main").state, State::kUnknown) << "the kubelet may list it later";
+  EXPECT_EQ(ledger->find_limits("uid-other", "prepare").state, State::kUnknown);
+  EXPECT_TRUE(ledger->entries().empty());
+}
+
+TEST_F(MemoryLedgerTest, EachGpuHasItsOwnResource) {
+  ledger->use_snapshot(std::make_shared<inventory::Snapshot>(make_memory_node(2)));
+  add_claim_pod("a", "claim-a", 4096);
+  holders.back().devices[ResourceName("nvidia.com/gpu")] = {DeviceId("GPU-1::0")};
+  refresh();
+  EXPECT_EQ(ledger->entries().at(DeviceUuid("GPU-0"))[0].resource, ResourceName("gpu.nvidia.com"));
+  EXPECT_EQ(ledger->entries().at(DeviceUuid("GPU-1"))[0].resource, ResourceName("nvidia.com/gpu"));
+}
+
+TEST_F(MemoryLedgerTest, TheLastLimitCountsWhileClaimsAreNotKnown) {
+  add_claim_pod("a", "claim-a", 4096);
+  refresh();
+  const DeviceUuid gpu("GPU-0");
+  const auto known = ledger->entries().at(gpu).at(0);
+  ASSERT_EQ(known.limit, mebibytes(4096));
+  claims_error = Error(Code::kUnavailable, "this agent serves no claims");
+  refresh();
+  EXPECT_EQ(ledger->entries().at(gpu).at(0), known);
+  EXPECT_TRUE(rounds.back()) << "no other container waits for it";
+  add_claim_pod("b", "claim-b", 2048);
+  refresh();
+  EXPECT_EQ(ledger->entries().at(gpu).at(1).limit, Bytes{});
+  claims_error.reset();
+  loop.advance(kLedgerPollInterval / 2);
+  EXPECT_EQ(ledger->entries().at(gpu).at(0).limit, mebibytes(4096));
+  EXPECT_EQ(ledger->entries().at(gpu).at(1).limit, mebibytes(2048)) << "asked again without a call";
+}
+
 TEST_F(MemoryLedgerTest, PodsOfOneClaimHaveItsShareInCommon) {
   add_claim_pod("a", "claim-a", 4096);
   add_claim_pod("b", "claim-a", 4096);

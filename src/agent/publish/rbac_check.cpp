@@ -137,7 +137,8 @@ std::vector<RequiredPermission> required_permissions(const config::Config& confi
   if (own.dra.enabled) {
     list.add_permission({.verb = "get", .resource = "resourceclaims", .group = "resource.k8s.io"},
                         "no claim is prepared");
-    list.add_permission({.verb = "get", .resource = "pods"}, "claims that share a GPU are not prepared");
+    list.add_permission({.verb = "get", .resource = "pods"},
+                        "claims that share a GPU or have several Pods are not prepared");
     list.add_permission(node("get"), "GPUs that the device plugin may still offer are not offered by claims");
     for (const char* const verb : {"list", "watch", "create", "update", "delete"})
       list.add_permission({.verb = verb, .resource = "resourceslices", .group = "resource.k8s.io"},

@@ -33,7 +33,7 @@ FILES = {
     "usr/share/fish/vendor_completions.d/gpulet.fish": 0o644,
     **{f"usr/share/man/man1/gpulet{command}.1.gz": 0o644 for command in (
         "", "-agent", "-cdi", "-cleanup", "-completion", "-config", "-cordon", "-doctor", "-dra", "-driver", "-explain", "-health", "-help",
-        "-labels", "-list", "-metrics-api", "-mig", "-migrate", "-place", "-runtime", "-scheduler", "-top", "-topo", "-uncordon", "-usage", "-version")},
+        "-labels", "-list", "-metrics-api", "-mig", "-migrate", "-place", "-preflight", "-runtime", "-scheduler", "-top", "-topo", "-uncordon", "-usage", "-version")},
     "usr/share/man/man1/kubectl-gpulet.1.gz": 0o644,
     **{f"usr/share/doc/gpulet/{name}": 0o644 for name in (
         "changelog.gz", "copyright", "gpulet.spdx.json", "examples/mig.conf", "examples/mps.conf", "examples/power.conf")},

@@ -109,8 +109,8 @@ TEST_F(HostEngineSamplerTest, RunsNothingThatIsNotNeeded) {
   sampler_.set_fields({Field::kGpuTemp});
   sample(8);
   EXPECT_EQ(sampler_.is_connected(), std::nullopt) << "no field needs it";
-  sampler_.set_fields({Field::kGraphicsActive});
   sampler_.use_host_engine({"", root_, 15s});
+  sampler_.set_fields({Field::kGraphicsActive});
   EXPECT_EQ(sampler_.is_connected(), std::nullopt) << "there is no address";
   EXPECT_FALSE(std::filesystem::exists(root_ + "/said"));
 }

@@ -128,6 +128,7 @@ class ClaimNodeTest : public NodeTest {
   }
 
   std::ptrdiff_t record_count() const {
+    if (!std::filesystem::exists(record_dir())) return 0;
     return std::distance(std::filesystem::directory_iterator(record_dir()),
                          std::filesystem::directory_iterator());
   }

@@ -30,6 +30,15 @@ ADMISSIONS = int(os.environ.get("GPULET_ADMISSIONS", "30"))  # more of them: by 
 LOAD_PODS = 24
 AWAY_S = 1.0  # from a fault until no new Pod is scheduled there
 BUSY_S = 30.0  # for asynchronous effects
+MIG_PORT = 9415
+MIG_LIMIT_S = 90.0  # the agent looks every 15 s, and not within 10 s of an allocation
+MIG_CONFIG = """version: v1
+flags: {{migStrategy: mixed}}
+gpulet:
+  mig: {{onDemand: {{maxGpus: 1, minInterval: 1s, idle: 1s}}}}
+  partition:
+    - {{devices: [7], mig: {{{mig}}}}}
+"""
 
 
 class Service(threading.Thread):
@@ -103,6 +112,7 @@ class SchedulingChecks:
             ("a fault moves new Pods away", self.fault),
             (f"one replica killed under {LOAD_PODS} Pods", self.killed),
             ("gpulet explain, with and without an extender", self.explained),
+            ("a Pod that waits for a MIG device gets one on demand, and the layout returns", self.mig_on_demand),
             ("kube-scheduler is restored", self.end),
         ]
 
@@ -147,10 +157,10 @@ class SchedulingChecks:
                 return found == counts
             until(f"{counts} are free on port {port}", counted, BUSY_S)
 
-    def start_replica(self, port):
+    def start_replica(self, port, *more):
         with open(self.state / "log" / f"scheduler-{port}", "a", encoding="utf-8") as log:
             self.replicas[port] = subprocess.Popen(
-                [GPULET, "scheduler", f"--listen=127.0.0.1:{port}", f"--record={RECORD}", "--shutdown-seconds=0"], stdin=subprocess.DEVNULL, stdout=log,
+                [GPULET, "scheduler", f"--listen=127.0.0.1:{port}", f"--record={RECORD}", "--shutdown-seconds=0", *more], stdin=subprocess.DEVNULL, stdout=log,
                 stderr=log, env={**os.environ, "KUBECONFIG": str(self.state / "kubeconfig")})
 
     def start_scheduler(self, *arguments):
@@ -553,6 +563,32 @@ class SchedulingChecks:
         assert json.loads(by_url.stdout) == alone, by_url.stdout
         gone = subprocess.run([*words[:2], "nobody", *words[3:]], capture_output=True, text=True)
         assert gone.returncode == 1 and "no such Pod" in gone.stderr, gone
+
+    def mig_on_demand(self):
+        """GPU 7 of n1 has seven small devices; a Pod keeps one of them while another waits for half of the GPU."""
+        small, half = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
+        self.start_replica(MIG_PORT, "--mig-demand-after=1")
+        self.n1.stop_agent()
+        self.n1.write_config(MIG_CONFIG.format(mig="layout: all-1g.10gb, onDemand: true"))
+        self.n1.start_agent(arguments=["--config-file", self.n1.config])
+        self.n1.wait_allocatable(self.kube, 7, MIG_LIMIT_S, small)
+        self.checks.run_pod("tenant", 1, "n1", resource=small)
+        held = self.n1.resources.held()["tenant"]
+        self.kube.create_pod(gpu_pod("waits", 1, resource=half))
+        started = time.monotonic()
+        until("the Pod runs", lambda: self.kube.pod("waits")["status"]["phase"] == "Running", MIG_LIMIT_S)
+        print(f"   the Pod runs {time.monotonic() - started:.1f} s after it was created", flush=True)
+        assert self.n1.resources.held()["tenant"] == held, "the other Pod's device is not as before"
+        until("an event of the Pod", lambda: [event for event in self.kube.events() if event.get("reason") == "MigDeviceRequested"
+                                              and event["involvedObject"]["name"] == "waits"], BUSY_S)
+        self.remove("waits")
+        self.n1.wait_allocatable(self.kube, 7, MIG_LIMIT_S, small)
+        assert self.n1.resources.held()["tenant"] == held, "the other Pod's device is not as before"
+        self.remove("tenant")
+        self.n1.write_config(MIG_CONFIG.format(mig="layout: all-disabled"))
+        until("MIG is off", lambda: not self.n1.partitioned(), MIG_LIMIT_S)
+        self.n1.write_config("version: v1\n")
+        self.n1.wait_allocatable(self.kube, 8)
 
     def end(self):
         self.remove("too-many")

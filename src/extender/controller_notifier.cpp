@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "k8s/objects.h"
-#include "scheduler/model/gpu_node.h"
+#include "extender/api_requests.h"
 
 namespace gpulet::extender {
 
@@ -30,12 +29,7 @@ void ControllerNotifier::on_bound(const scheduler::PodRequest& pod) {
 void ControllerNotifier::send_next() {
   if (pending_.empty()) return sending_.idle();
   const auto& [node, status] = *pending_.begin();
-  sending_.send_request({.method = "PATCH",
-                         .path = std::string(scheduler::kGpuNodesPath) + "/" + node + "/status",
-                         .content_type = "application/merge-patch+json",
-                         .body = status,
-                         .accept = k8s::kMetadataOnly},
-                        "patch on gpunodes/status",
+  sending_.send_request(gpu_node_status_patch(node, status), kGpuNodeStatusPermission,
                         [this, name = node, sent_status = status](const http::ClientResponse& response) {
                           // 404: the node is gone.
                           if (response.status / 100 != 2 && response.status != 404) return Outcome::kError;

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
+#include "extender/api_requests.h"
 #include "k8s/objects.h"
 #include "scheduler/model/gpu_node.h"
 
@@ -14,8 +15,6 @@ namespace {
 
 using Outcome = k8s::RetryingSender::Outcome;
 using Requests = std::vector<scheduler::MigDemand::Request>;
-
-constexpr const char* kPendingPods = "fieldSelector=spec.nodeName%3D,status.phase%3DPending";
 
 // The same Pods at the same node, whoever comes first.
 bool are_same(Requests a, Requests b) {
@@ -303,12 +302,7 @@ void GpuNodeStatusWriter::write_status(const std::string& node, std::string body
 void GpuNodeStatusWriter::send_status() {
   if (pending_.empty()) return sending_.idle();
   const auto& [node, status] = *pending_.begin();
-  sending_.send_request({.method = "PATCH",
-                         .path = std::string(scheduler::kGpuNodesPath) + "/" + node + "/status",
-                         .content_type = "application/merge-patch+json",
-                         .body = status,
-                         .accept = k8s::kMetadataOnly},
-                        "patch on gpunodes/status",
+  sending_.send_request(gpu_node_status_patch(node, status), kGpuNodeStatusPermission,
                         [this, name = node, sent_status = status](const http::ClientResponse& response) {
                           const bool is_refused = response.status / 100 == 4 && response.status != 429;
                           if (response.status / 100 != 2 && !is_refused) return Outcome::kError;
@@ -344,8 +338,9 @@ std::unique_ptr<k8s::CollectionWatcher> watch_pending_pods(Loop& loop, const k8s
     controller.mark_pods_listed();
   };
   return k8s::CollectionWatcher::watch_collection(
-      loop, access, {.path = "/api/v1/pods", .query = kPendingPods, .permission = "list and watch on pods"},
-      timing, std::move(events));
+      loop, access,
+      {.path = "/api/v1/pods", .query = kUnboundPodsQuery, .permission = "list and watch on pods"}, timing,
+      std::move(events));
 }
 
 }  // namespace gpulet::extender

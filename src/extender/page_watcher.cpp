@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/json.h"
+#include "extender/api_requests.h"
 #include "k8s/objects.h"
 #include "scheduler/core/extender_json.h"
 
@@ -14,8 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// Source: Kubernetes API v1, Pod and Node: field selectors.
-constexpr const char* kPending = "fieldSelector=spec.nodeName%3D,status.phase%3DPending";
+// Source: Kubernetes API v1, Node: field selectors.
 constexpr const char* kCordoned = "fieldSelector=spec.unschedulable%3Dtrue";
 constexpr const char* kPodsPath = "/api/v1/pods";
 constexpr const char* kPodsPermission = "list and watch on pods";
@@ -123,7 +123,7 @@ void PageFacts::set_cordoned(const std::string& node) {
 PageWatcher::PageWatcher(Loop& loop, const k8s::ClientConfig& access, k8s::CollectionTiming timing,
                          const std::string& agent_selector)
     : loop_(loop), access_(access), timing_(timing) {
-  watch_collection(pending_, {.path = kPodsPath, .query = kPending, .permission = kPodsPermission},
+  watch_collection(pending_, {.path = kPodsPath, .query = kUnboundPodsQuery, .permission = kPodsPermission},
                    {.apply =
                         [this](std::string_view object) {
                           auto pod = scheduler::parse_pod(object);

@@ -126,15 +126,56 @@ void add_constraint_hints(ClusterState& view, const PodRequest& request,
   }
 }
 
-// For each resource: the node that is closest to fitting, who holds its devices, and which are broken.
-void add_count_hints(ClusterState& view, const PodRequest& request, const std::vector<std::string>& names,
-                     std::vector<std::string>& hints) {
+// Of all containers that run at once.
+std::map<ResourceName, unsigned> count_devices(const PodRequest& request) {
   std::map<ResourceName, unsigned> counts;
   for (const auto& container : request.containers) {
     if (container.kind == ContainerRequest::Kind::kInit) continue;
     for (const auto& device : container.devices) counts[device.resource] += device.count;
   }
-  for (const auto& [resource, count] : counts) {
+  return counts;
+}
+
+// Which nodes could cut the devices on demand; where none can, why not.
+void add_on_demand_hint(ClusterState& view, const ResourceName& resource, unsigned count,
+                        const std::vector<std::string>& names, std::vector<std::string>& hints) {
+  std::vector<std::string> able, unable;
+  for (const auto& name : names) {
+    const auto* const offer = view.find_node(name)->node.mig_offer.find(resource);
+    if (offer == nullptr) continue;
+    const std::string most = name + " (" + std::to_string(offer->count);
+    if (offer->count >= count) {
+      able.push_back(most + ")");
+    } else {
+      unable.push_back(most + (offer->why.empty() ? "" : ": " + offer->why) + ")");
+    }
+  }
+  if (!able.empty()) {
+    hints.push_back("with MIG on demand " + resource.str() + " can be free on " +
+                    text::join_limited(able, kMaxNamed));
+  } else if (!unable.empty()) {
+    hints.push_back("MIG on demand cannot free " + std::to_string(count) + " of " + resource.str() + ": " +
+                    text::join_limited(unable, kMaxNamed));
+  }
+}
+
+// For each resource of which no node has enough free.
+void add_on_demand_hints(ClusterState& view, const PodRequest& request, const std::vector<std::string>& names,
+                         std::vector<std::string>& hints) {
+  for (const auto& [resource, count] : count_devices(request)) {
+    const bool is_free = std::ranges::any_of(names, [&](const auto& name) {
+      const auto* const node = view.find_node(name);
+      const auto at = node->find_resource(resource);
+      return at && node->free_total[*at] >= count;
+    });
+    if (!is_free) add_on_demand_hint(view, resource, count, names, hints);
+  }
+}
+
+// For each resource: the node that is closest to fitting, who holds its devices, and which are broken.
+void add_count_hints(ClusterState& view, const PodRequest& request, const std::vector<std::string>& names,
+                     std::vector<std::string>& hints) {
+  for (const auto& [resource, count] : count_devices(request)) {
     const ClusterNode* nearest = nullptr;
     unsigned most_free = 0, largest = 0;
     std::size_t index = 0;
@@ -279,7 +320,9 @@ Explanation explain_placement(ClusterState& view, Scorer& scorer, const PodReque
     return std::tuple(!a.fits, -a.score, -a.policy_score.value_or(0)) <
            std::tuple(!b.fits, -b.score, -b.policy_score.value_or(0));
   });
-  if (fit.empty() && request.node.empty() && request.request_error.empty()) {
+  const bool waits = request.node.empty() && request.request_error.empty();
+  if (waits && (fit.empty() || !is_published)) add_on_demand_hints(view, request, names, result.hints);
+  if (waits && fit.empty()) {
     add_constraint_hints(view, request, names, result.hints);
     add_count_hints(view, request, names, result.hints);
   }

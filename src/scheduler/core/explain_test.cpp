@@ -44,6 +44,32 @@ TEST_F(ExplainTest, NamesReasonsAndHints) {
       "  without the annotation gpulet.io/gpu-links it fits on n1\n");
 }
 
+TEST_F(ExplainTest, SaysWhatMigOnDemandCouldFree) {
+  const ResourceName half("nvidia.com/mig-3g.40gb");
+  auto offering = test_node(1, 1);
+  offering.mig_offer.resources.push_back({half, 1, "GPU 0: 4 x 1g.10gb in use"});
+  view_.set_node("n1", offering);
+  auto pod = test_pod("p", 1);
+  pod.containers[0].devices[0].resource = half;
+  EXPECT_EQ(ask(pod).hints,
+            std::vector<std::string>{"with MIG on demand nvidia.com/mig-3g.40gb can be free on n1 (1)"});
+  pod.containers[0].devices[0].count = 2;
+  EXPECT_EQ(ask(pod).hints, std::vector<std::string>{"MIG on demand cannot free 2 of nvidia.com/mig-3g.40gb: "
+                                                     "n1 (1: GPU 0: 4 x 1g.10gb in use)"});
+  // Where others of the kind exist, and are all held.
+  auto held = test_node(1, 1);
+  held.resources[0].name = half;
+  hold_units(held, "team/one", {0});
+  view_.set_node("n2", held);
+  pod.containers[0].devices[0].count = 1;
+  EXPECT_EQ(ask(pod).hints,
+            (std::vector<std::string>{"with MIG on demand nvidia.com/mig-3g.40gb can be free on n1 (1)",
+                                      "n2 lacks 1 nvidia.com/mig-3g.40gb; held by team/one (1)"}));
+  held.allocations.clear();
+  view_.set_node("n2", held);
+  EXPECT_EQ(ask(pod).hints, std::vector<std::string>());
+}
+
 TEST_F(ExplainTest, NamesTheFieldOfAMemoryRequest) {
   auto pod = test_pod("p", 1);
   pod.containers[0].memory = {.mib = 100'000};

@@ -92,7 +92,7 @@ class MemoryAuditComponent final : public Component {
     return {
         .loop = node_.loop,
         .ledger = {.loop = node_.loop,
-                   .holders = [this](auto done) { node_.devices->list_containers(std::move(done)); },
+                   .holders = [this](auto done) { node_.devices->list_for_start(std::move(done)); },
                    .reader = *reader_,
                    .on_invalid_request = {},
                    .changed = {},

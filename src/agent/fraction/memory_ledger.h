@@ -86,7 +86,7 @@ struct ContainerLimits {
 
 struct MemoryLedgerPorts {
   Loop& loop;
-  // As Devices::list_containers().
+  // As Devices::list_for_start().
   std::function<void(std::function<void(Result<std::vector<ContainerDevices>>)>)> holders;
   k8s::ObjectReader& reader;
   // The request of a Pod is invalid; called once for each run of a Pod.

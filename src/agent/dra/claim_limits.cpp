@@ -48,19 +48,12 @@ Result<std::map<DeviceUuid, dra::ClaimedMemory>> find_claimed_memory(
 }
 
 partition::Resource shared_by_claims(const dra::DevicePool* pool, const inventory::Snapshot& snapshot) {
-  partition::Resource resource;
-  if (pool == nullptr) return resource;
-  for (std::size_t i = 0; i < snapshot.gpus.size(); ++i) {
-    const bool is_shared = std::ranges::any_of(pool->devices, [&](const dra::PoolDevice& one) {
-      return one.uuid == snapshot.gpus[i].uuid && one.device.allows_multiple;
+  if (pool == nullptr) return {};
+  return partition::resource_of_claims(snapshot, [&](std::size_t gpu) {
+    return std::ranges::any_of(pool->devices, [&](const dra::PoolDevice& one) {
+      return one.uuid == snapshot.gpus[gpu].uuid && one.device.allows_multiple;
     });
-    if (!is_shared) continue;
-    auto& device = resource.devices.emplace_back();
-    device.id = DeviceId(snapshot.gpus[i].uuid.str());
-    device.gpu = i;
-    device.replica = 0;
-  }
-  return resource;
+  });
 }
 
 }  // namespace gpulet::agent

@@ -164,8 +164,14 @@ class MemoryLedger {
   };
 
   using ClaimedMemory = std::map<DeviceUuid, dra::ClaimedMemory>;
-  // Of a container of the Pod. Errors: also kUnavailable where the claim that gave it a GPU is not known.
-  Result<ClaimedMemory> find_claimed(const HeldPod& pod, const std::string& container) const;
+  // What a container has by its claims.
+  struct Claimed {
+    ClaimedMemory memory{};
+    // GPUs of requests that the container does not name: the kubelet lists all of a claim for each.
+    std::set<DeviceUuid> of_other_requests{};
+  };
+  // Errors: also kUnavailable where the claim that gave the container a GPU is not known.
+  Result<Claimed> find_claimed(const HeldPod& pod, const std::string& container) const;
   struct Limit {
     Bytes amount;  // 0: none
     std::string source;

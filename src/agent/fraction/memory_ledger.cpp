@@ -136,7 +136,7 @@ bool MemoryLedger::HeldPod::has_limit() const {
 
 bool MemoryLedger::has_limits() const {
   return std::ranges::any_of(
-      entries_, [](const auto& gpu) { return std::ranges::any_of(gpu.second, [](const LedgerEntry& entry) { return entry.limit > Bytes{}; }); });
+      entries_, [](const auto& gpu) { return std::ranges::any_of(gpu.second, &LedgerEntry::is_limited); });
 }
 
 void MemoryLedger::refresh_pods(const PodRef& starting) {

@@ -8,6 +8,7 @@
 // no limit. A Pod with a limit is read again each minute: ephemeral containers may have been added.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <iterator>
 #include <map>
@@ -58,6 +59,9 @@ struct LedgerEntry {
   // What the Pod's spec lets the container reach. Until the Pod is read: everything.
   fraction::ContainerAccess access{.is_privileged = true};
   std::vector<fraction::GradeCap> caps{};  // of this GPU: why its limit holds less than the node's
+  // Of each of its processes, by the MPS control daemon of its claim; 0: none.
+  std::uint64_t mps_process_mib = 0;
+  bool is_limited() const { return limit != Bytes{} || mps_process_mib != 0; }
   fraction::ContainerKey key() const {
     // Unread containers are different holders too.
     return {pod.uid.empty() ? pod.name_space + "/" + pod.name : pod.uid, container};

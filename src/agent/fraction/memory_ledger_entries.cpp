@@ -135,13 +135,19 @@ void MemoryLedger::add_entries(const PodName& name, HeldPod& pod,
       entry.limit = limit.amount;
       entry.source = std::move(limit.source);
       entry.caps.clear();
+      entry.mps_process_mib = 0;
       const auto* last = found ? nullptr : find_entry(before, uuid, pod, container);
-      if (last != nullptr && last->limit != Bytes{}) {
+      if (last != nullptr && last->is_limited()) {
         entry.limit = last->limit;
         entry.source = last->source;
         entry.caps = last->caps;
+        entry.mps_process_mib = last->mps_process_mib;
       }
       const auto memory = claimed.memory.find(uuid);
+      if (memory != claimed.memory.end() && memory->second.mps_process_mib != 0) {
+        pod.has_claimed_limit = true;
+        entry.mps_process_mib = memory->second.mps_process_mib;
+      }
       if (memory != claimed.memory.end() && memory->second.limit != Bytes{}) {
         pod.has_claimed_limit = true;
         if (std::ranges::any_of(memory->second.shares,

@@ -96,6 +96,26 @@ TEST_F(ClaimLedgerTest, AContainerHasOnlyWhatTheRequestsHaveThatItNames) {
   EXPECT_EQ(ledger->entries().at(DeviceUuid("GPU-1"))[0].container, "other");
 }
 
+TEST_F(ClaimLedgerTest, AClaimThatIsSharedByMpsLimitsEachProcess) {
+  add_claim_pod("a", "claim-a", 0);
+  add_claim_pod("plain", "claim-b", 0);
+  const DeviceUuid gpu("GPU-0");
+  claims_of_node["uid-claim-a"].daemons = {{.devices = {gpu}, .limits_mib = {{gpu, 2000}}}};
+  claims_of_node["uid-claim-b"].daemons = {{.devices = {gpu}}};
+  refresh();
+  const auto& entries = ledger->entries().at(gpu);
+  ASSERT_EQ(entries.size(), 2u);
+  EXPECT_EQ(entries[0].mps_process_mib, 2000u);
+  EXPECT_EQ(entries[0].limit, Bytes{}) << "of all its processes together";
+  EXPECT_TRUE(entries[0].is_limited());
+  EXPECT_FALSE(entries[1].is_limited()) << "the claim sets no limit";
+  EXPECT_TRUE(ledger->has_limits()) << "its end is noticed";
+  const auto known = entries[0];
+  claims_error = Error(Code::kUnavailable, "this agent serves no claims");
+  refresh();
+  EXPECT_EQ(ledger->entries().at(gpu)[0], known);
+}
+
 TEST_F(ClaimLedgerTest, AnInitContainerHasTheLimitsOfItsClaims) {
   add_claim_pod("a", "claim-a", 4096);
   auto& init = reader.pods["default/a"].containers[0];

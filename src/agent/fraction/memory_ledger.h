@@ -184,6 +184,11 @@ class MemoryLedger {
   static Limit limit_on(const inventory::Gpu& gpu, const HeldPod& pod, const std::string& container,
                         unsigned shares, const ClaimedMemory& claimed);
   std::set<DeviceUuid> unlimited_gpus(const HeldPod& pod) const;
+  // Whether a container that uses claims together with other Pods has the grade that its Pod demands
+  // (fraction::kMinGradeAnnotation): the kubelet has these claims prepared once, for the first of the Pods.
+  Status check_joined_claims(const HeldPod& pod, const std::string& container,
+                             const ClaimedMemory& memory) const;
+  bool has_other_user(const HeldPod& pod, const std::vector<k8s::ContainerClaim>& claims) const;
   using Entries = std::map<DeviceUuid, std::vector<LedgerEntry>>;
   // nullptr where this run of the Pod has none.
   static const LedgerEntry* find_entry(const Entries& entries, const DeviceUuid& gpu, const HeldPod& pod,

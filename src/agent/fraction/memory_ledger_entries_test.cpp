@@ -96,6 +96,42 @@ TEST_F(ClaimLedgerTest, AContainerHasOnlyWhatTheRequestsHaveThatItNames) {
   EXPECT_EQ(ledger->entries().at(DeviceUuid("GPU-1"))[0].container, "other");
 }
 
+// The kubelet has had the claim prepared for the first Pod, which demands nothing.
+TEST_F(ClaimLedgerTest, APodThatJoinsAClaimHasTheGradeThatItDemands) {
+  add_claim_pod("first", "claim", 4096);
+  add_claim_pod("second", "claim", 4096);
+  const auto state_of = [&](const std::string& pod) {
+    ledger->find_limits("uid-" + pod, "main");
+    refresh();
+    return ledger->find_limits("uid-" + pod, "main");
+  };
+  const auto demand = [&](const std::string& grade) {
+    reader.pods["default/second"].annotations["gpulet.io/min-limit-grade"] = grade;
+    loop.advance(kLimitedPodInterval);  // its Pod is read again
+    return state_of("second");
+  };
+  EXPECT_EQ(state_of("second").state, ContainerLimits::State::kKnown) << "it demands nothing";
+  const auto refused = demand("audited");
+  EXPECT_EQ(refused.state, ContainerLimits::State::kRefused);
+  EXPECT_EQ(
+      refused.reason,
+      "its Pod demands memory limits of grade audited (annotation gpulet.io/min-limit-grade), and other "
+      "Pods use the claim default/claim too: the grade on GPU-0 is none");
+  EXPECT_EQ(state_of("first").state, ContainerLimits::State::kKnown);
+  EXPECT_THAT(demand("hard").reason, testing::HasSubstr("expected kernel, mps or audited"));
+
+  const DeviceUuid gpu("GPU-0");
+  auto& record = claims_of_node["uid-claim"];
+  record.devices[0].share_id.clear();
+  record.daemons = {{.devices = {gpu}, .limits_mib = {{gpu, 2000}}}};
+  reader.pods["default/second"].access = {{.name = "main", .may_be_root = false}};
+  EXPECT_EQ(demand("mps").state, ContainerLimits::State::kKnown) << "MPS limits the processes of each";
+  EXPECT_EQ(demand("kernel").state, ContainerLimits::State::kRefused);
+
+  std::erase_if(holders, [](const auto& one) { return one.pod.name == "first"; });
+  EXPECT_EQ(demand("kernel").state, ContainerLimits::State::kKnown) << "it is alone: its claim was judged";
+}
+
 TEST_F(ClaimLedgerTest, AClaimThatIsSharedByMpsLimitsEachProcess) {
   add_claim_pod("a", "claim-a", 0);
   add_claim_pod("plain", "claim-b", 0);

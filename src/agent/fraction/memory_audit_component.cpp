@@ -188,9 +188,7 @@ class MemoryAuditComponent final : public Component {
     const auto grade = fraction::grade_of_node(means);
     node_limit_ = MemoryLimitStatus{.grade = std::string(fraction::limit_grade_name(grade.grade))};
     for (const auto& reason : grade.reasons) node_limit_->reasons.push_back(reason.reason);
-    if (std::ranges::any_of(resources, &partition::Resource::is_mps_by_rule))
-      node_limit_->no_compute_limit =
-          mps::why_no_namespaces(*snapshot, node_.config, mps_.program_problem(snapshot->driver.version));
+    node_limit_->no_compute_limit = node_.devices->why_no_compute_limit();
   }
 
   // Nothing, which is the grade none, while the GPU is not offered as that resource. Of the driver only what

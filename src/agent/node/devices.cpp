@@ -285,6 +285,15 @@ void Devices::list_holders(std::function<void(Result<Holders>)> done) {
   });
 }
 
+std::string Devices::why_no_compute_limit() {
+  const auto snapshot = agent_ ? agent_->status().snapshot : nullptr;
+  const auto offers = agent_ ? agent_->offers() : std::vector<device_plugin::OfferPtr>();
+  if (!snapshot ||
+      std::ranges::none_of(offers, [](const auto& offer) { return offer->resource.is_mps_by_rule; }))
+    return {};
+  return mps::why_no_namespaces(*snapshot, node_.config, mps_.program_problem(snapshot->driver.version));
+}
+
 void Devices::set_demand_source(device_plugin::DemandSource source) {
   demand_source_ = std::move(source);
   if (host_) host_->set_demand_source(demand_source_);

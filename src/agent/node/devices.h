@@ -78,6 +78,10 @@ class Devices final : public Component {
   // As PluginHost::shows_allocations().
   bool shows_allocations() const { return host_ && host_->shows_allocations(); }
 
+  // Why the shares by MPS that rules offer do not hold nvidia.com/gpucores, one line; empty: they do, or
+  // there are none.
+  std::string why_no_compute_limit();
+
   // As PluginHost::set_demand_source(), whatever host is there.
   void set_demand_source(device_plugin::DemandSource source);
 

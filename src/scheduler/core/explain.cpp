@@ -219,6 +219,25 @@ void add_count_hints(ClusterState& view, const PodRequest& request, const std::v
   }
 }
 
+// Of the Pod's node and of those where it fits, each reason once.
+void add_compute_notes(ClusterState& view, const PodRequest& request, Explanation& result) {
+  if (!request.requests_compute) return;
+  std::map<std::string, std::vector<std::string>> nodes;  // by why
+  const auto add_node = [&](const std::string& name) {
+    const auto* const node = view.find_node(name);
+    if (node != nullptr && !node->node.no_compute_limit.empty())
+      nodes[node->node.no_compute_limit].push_back(name);
+  };
+  add_node(result.node);
+  for (const auto& node : result.nodes) {
+    if (node.fits) add_node(node.node);
+  }
+  for (const auto& [why, names] : nodes) {
+    result.notes.push_back("nvidia.com/gpucores is checked, not held, on " +
+                           text::join_limited(names, kMaxNamed) + ": " + why);
+  }
+}
+
 // "40960Mi", "50 % of the memory", "33.3300 % of the memory", of each container that has it.
 std::set<std::string> distinct_memory(const PodRequest& request) {
   constexpr unsigned kPercent = 10'000;  // in millionths
@@ -276,7 +295,8 @@ Explanation explain_placement(ClusterState& view, Scorer& scorer, const PodReque
                      .faults = {},
                      .malformed = {},
                      .nodes = {},
-                     .hints = {}};
+                     .hints = {},
+                     .notes = {}};
   for (const auto& one : request.malformed) result.malformed.push_back(one.message());
   const auto names = view.node_names();
   const Filter filter(request);
@@ -326,6 +346,7 @@ Explanation explain_placement(ClusterState& view, Scorer& scorer, const PodReque
     add_constraint_hints(view, request, names, result.hints);
     add_count_hints(view, request, names, result.hints);
   }
+  add_compute_notes(view, request, result);
   return result;
 }
 
@@ -362,6 +383,8 @@ std::string explanation_text(const Explanation& explanation, std::size_t limit) 
   if (refused > limit) text += "  and " + std::to_string(refused - limit) + " more\n";
   if (!explanation.hints.empty()) text += "Hints:\n";
   for (const auto& hint : explanation.hints) text += "  " + hint + "\n";
+  if (!explanation.notes.empty()) text += "Notes:\n";
+  for (const auto& note : explanation.notes) text += "  " + note + "\n";
   return text;
 }
 
@@ -386,7 +409,8 @@ std::string explanation_json(const Explanation& explanation) {
                                  {"faults", explanation.faults},
                                  {"malformed", explanation.malformed},
                                  {"nodes", std::move(nodes)},
-                                 {"hints", explanation.hints}};
+                                 {"hints", explanation.hints},
+                                 {"notes", explanation.notes}};
   return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 

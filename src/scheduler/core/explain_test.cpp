@@ -84,6 +84,26 @@ TEST_F(ExplainTest, NamesTheFieldOfAMemoryRequest) {
   EXPECT_EQ(ask(pod).requests, "1 nvidia.com/gpu, with 50 % of the memory each");
 }
 
+TEST_F(ExplainTest, SaysWhereComputeIsNotHeldAndWhy) {
+  auto older = test_node(8, 8);
+  older.no_compute_limit = "the driver is 580.95.05: MPS protocol 3 needs 615 or later";
+  for (const char* name : {"n1", "n2", "n3", "n4"})
+    view_.set_node(name, name == std::string("n4") ? test_node(8, 8) : older);
+  auto pod = test_pod("p", 1);
+  EXPECT_TRUE(ask(pod).notes.empty());
+  pod.requests_compute = true;
+  const std::string note =
+      "nvidia.com/gpucores is checked, not held, on n1, n2, n3: " + older.no_compute_limit;
+  EXPECT_EQ(ask(pod).notes, std::vector<std::string>{note});
+  EXPECT_TRUE(explanation_text(ask(pod)).ends_with("Notes:\n  " + note + "\n"));
+  EXPECT_EQ(nlohmann::json::parse(explanation_json(ask(pod)))["notes"][0], note);
+  older.no_compute_limit = "gpulet.mps.manage is false: another program runs the daemons";
+  view_.set_node("n2", older);
+  EXPECT_EQ(ask(pod).notes.size(), 2U);
+  view_.set_node("n2", test_node(0, 0));
+  EXPECT_EQ(ask(pod).notes.size(), 1U) << "nodes where it does not fit do not count";
+}
+
 TEST_F(ExplainTest, NamesTheGradeThatAPodDemands) {
   auto shared = test_node(1, 1, 4);
   shared.memory_limit.ends_excess = true;

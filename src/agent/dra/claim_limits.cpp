@@ -63,6 +63,13 @@ Result<std::map<DeviceUuid, dra::ClaimedMemory>> find_claimed_memory(
   return dra::claimed_memory(*node.claim_records, name_space, claims);
 }
 
+dra::DemandNode demand_node(const inventory::Snapshot& snapshot, const config::Config& config) {
+  return {claim_limit_means(snapshot, config), [&snapshot](const DeviceUuid& uuid) {
+            const auto* gpu = snapshot.find(uuid);
+            return gpu == nullptr ? Bytes{} : gpu->memory;
+          }};
+}
+
 partition::Resource shared_by_claims(const dra::DevicePool* pool, const inventory::Snapshot& snapshot) {
   if (pool == nullptr) return {};
   return partition::resource_of_claims(snapshot, [&](std::size_t gpu) {

@@ -11,6 +11,7 @@
 #include "base/types.h"
 #include "config/config.h"
 #include "dra/claim_memory.h"
+#include "dra/limit_demand.h"
 #include "fraction/limit_grade.h"
 #include "inventory/snapshot.h"
 #include "k8s/object_reader.h"
@@ -34,6 +35,9 @@ std::vector<fraction::LimitMeans> claim_daemon_means(const std::map<std::string,
 // MemoryLedgerPorts::claimed_memory.
 Result<std::map<DeviceUuid, dra::ClaimedMemory>> find_claimed_memory(
     const Node& node, const std::string& name_space, std::span<const k8s::ContainerClaim> claims);
+
+// As dra::check_named_claims() takes it, while the snapshot lives. Pure.
+dra::DemandNode demand_node(const inventory::Snapshot& snapshot, const config::Config& config);
 
 // The GPUs that claims share, as partition::common_limit_means() takes them; no devices without a pool. Pure.
 partition::Resource shared_by_claims(const dra::DevicePool* pool, const inventory::Snapshot& snapshot);

@@ -15,6 +15,7 @@
 #include "agent/observe/limit_status.h"
 #include "dra/claim_memory.h"
 #include "dra/device_pool.h"
+#include "dra/limit_demand.h"
 #include "k8s/event_recorder.h"
 #include "partition/limit_means.h"
 
@@ -102,6 +103,11 @@ class MemoryAuditComponent final : public Component {
                    .claimed_memory =
                        [this](const std::string& name_space, std::span<const k8s::ContainerClaim> claims) {
                          return find_claimed_memory(node_, name_space, claims);
+                       },
+                   .check_named_claims =
+                       [this](const k8s::PodMetadata& pod, const std::string& container,
+                              const std::vector<fraction::FractionRequest>& requests) {
+                         return check_named_claims(pod, container, requests);
                        }},
         .read_memory = [this](std::vector<GpuMemoryQuestion> questions,
                               auto done) { read_memory(std::move(questions), std::move(done)); },
@@ -215,6 +221,16 @@ class MemoryAuditComponent final : public Component {
       }
     }
     return {};
+  }
+
+  // Without claims of this agent, the container has none with a limit.
+  Status check_named_claims(const k8s::PodMetadata& pod, const std::string& container,
+                            const std::vector<fraction::FractionRequest>& requests) const {
+    if (node_.claim_records == nullptr) return {};
+    const auto snapshot = present_snapshot();
+    if (!snapshot) return fail(Code::kUnavailable, "the GPUs of this node are not known");
+    return dra::check_named_claims(*node_.claim_records, pod, container, requests,
+                                   demand_node(*snapshot, node_.config));
   }
 
   bool is_shared_by_mps(const ResourceName& resource, const DeviceUuid& gpu) const {

@@ -71,8 +71,8 @@ ContainerLimits MemoryLedger::find_limits(const std::string& pod_uid, const std:
   if (request != pod.requests.end()) known.compute_thousandths = request->second.compute_thousandths;
   const auto claimed = find_claimed(pod, container);
   if (!claimed) return refuse(claimed.error().message());
-  if (const auto joined = check_joined_claims(pod, container, claimed->memory); !joined)
-    return refuse(joined.error().message());
+  if (const auto checked = check_named_claims(pod, container); !checked)
+    return refuse(checked.error().full_message());
   if (known.is_init) {
     for (const auto& [uuid, memory] : claimed->memory) {
       const auto* gpu = snapshot_->find(uuid);

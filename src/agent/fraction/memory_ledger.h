@@ -150,7 +150,7 @@ class MemoryLedger {
   struct HeldContainer {
     std::map<DeviceUuid, ResourceName> resources;  // by GPU, one of those that it has it by
     std::map<DeviceUuid, unsigned> shares;         // by GPU
-    bool has_unknown = false;                      // a GPU that the snapshot lacks
+    std::set<DeviceUuid> unknown;                  // GPUs that the snapshot lacks, or their shares
     bool has_claim = false;                        // some of its GPUs are of a claim
     bool has_twin = false;                         // of another Pod with the same names
     // In their own order: the kubelet's differs from List to List.

@@ -33,12 +33,18 @@ Result<MemoryLedger::Claimed> MemoryLedger::find_claimed(const HeldPod& pod,
   auto whole = spec->claims;
   for (auto& claim : whole) claim.request.clear();
   std::optional<ClaimedMemory> of_all;
+  const auto is_of_another = [&](const DeviceUuid& uuid) {
+    if (!of_all) of_all = ports_.claimed_memory(name_space, whole).value_or(ClaimedMemory());
+    return of_all->contains(uuid);
+  };
   for (const auto& uuid : held->second.claimed) {
     if (claimed.memory.contains(uuid)) continue;
-    if (!of_all) of_all = ports_.claimed_memory(name_space, whole).value_or(ClaimedMemory());
-    if (!of_all->contains(uuid))
+    if (!is_of_another(uuid))
       return fail(Code::kUnavailable, "the claim that gave it " + uuid.str() + " is not known");
     claimed.of_other_requests.insert(uuid);
+  }
+  for (const auto& uuid : held->second.unknown) {
+    if (!claimed.memory.contains(uuid) && is_of_another(uuid)) claimed.of_other_requests.insert(uuid);
   }
   return claimed;
 }

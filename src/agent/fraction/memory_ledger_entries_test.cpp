@@ -96,6 +96,24 @@ TEST_F(ClaimLedgerTest, AContainerHasOnlyWhatTheRequestsHaveThatItNames) {
   EXPECT_EQ(ledger->entries().at(DeviceUuid("GPU-1"))[0].container, "other");
 }
 
+TEST_F(ClaimLedgerTest, AnUnknownGpuOfARequestThatItDoesNotNameIsNotItsOwn) {
+  add_claim_pod("a", "claim-a", 4096);
+  auto lost = claims_of_node["uid-claim-a"].devices[0];
+  lost.request = "more";
+  lost.device = "gpu-9";
+  lost.uuid = DeviceUuid("GPU-9");
+  claims_of_node["uid-claim-a"].devices.push_back(lost);
+  holders.back().devices.begin()->second.emplace_back("GPU-9");
+  ledger->find_limits("uid-a", "main");
+  refresh();
+  const auto found = ledger->find_limits("uid-a", "main");
+  ASSERT_EQ(found.state, ContainerLimits::State::kKnown) << found.reason;
+  EXPECT_EQ(found.limits, (std::map<DeviceUuid, Bytes>{{DeviceUuid("GPU-0"), mebibytes(4096)}}));
+  EXPECT_EQ(found.held_problem, "");
+  claims_of_node["uid-claim-a"].devices[1].request = "gpus";
+  EXPECT_EQ(ledger->find_limits("uid-a", "main").reason, "one of its GPUs is not known");
+}
+
 // The kubelet has had the claim prepared for another Pod, of which nothing is known.
 TEST_F(ClaimLedgerTest, AClaimThatAPodNamesIsJudgedWhenAContainerStarts) {
   add_claim_pod("a", "claim", 0);

@@ -48,7 +48,6 @@ class MemoryAuditComponent final : public Component {
   }
   void on_device_nodes_changed() override { limits_.on_driver_loaded(); }
   void on_allocated() override {
-    read_node_grade();  // a claim may have an MPS control daemon
     if (auditor_) auditor_->on_allocated();
   }
   void add_counts(NodeCounts& counts) const override {
@@ -169,7 +168,8 @@ class MemoryAuditComponent final : public Component {
   // Those of containers come after the audit's.
   void add_grades(NodeCounts& counts) const {
     counts.memory_limit = node_limit_;
-    if (!node_limit_ || !counts.memory_audit) return;
+    if (!counts.memory_audit || (!node_limit_ && counts.memory_audit->containers.empty())) return;
+    if (!node_limit_) counts.memory_limit.emplace();
     counts.memory_limit->containers = counts.memory_audit->containers;
     for (auto& container : counts.memory_limit->containers) container.used.reset();
   }
@@ -184,13 +184,8 @@ class MemoryAuditComponent final : public Component {
     for (const auto& offer : offers) resources.push_back(&offer->resource);
     const auto of_claims = shared_by_claims(node_.claim_pool.get(), *snapshot);
     resources.push_back(&of_claims);
-    auto means = partition::common_limit_means(resources, *snapshot, node_.config);
-    auto all = node_.claim_records == nullptr
-                   ? std::vector<fraction::LimitMeans>()
-                   : claim_daemon_means(*node_.claim_records, *snapshot, node_.config);
-    if (means != fraction::LimitMeans{}) all.push_back(std::move(means));
-    if (all.empty()) return;
-    means = fraction::common_means(all);
+    const auto means = partition::common_limit_means(resources, *snapshot, node_.config);
+    if (means == fraction::LimitMeans{}) return;
     const auto grade = fraction::grade_of_node(means);
     node_limit_ = MemoryLimitStatus{.grade = std::string(fraction::limit_grade_name(grade.grade))};
     for (const auto& reason : grade.reasons) node_limit_->reasons.push_back(reason.reason);

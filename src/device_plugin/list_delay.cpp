@@ -19,6 +19,7 @@ class DelayedPodResources final : public PodResources {
   void list_containers(std::function<void(Result<std::vector<ContainerDevices>>)> done) override {
     list_until(loop_.now() + kMaxListDelay, std::move(done));
   }
+  Duration list_delay() const override { return list_delay_; }
   void list_allocatable(std::function<void(Result<DevicesByResource>)> done) override {
     inner_.list_allocatable(guarded(std::move(done)));
   }
@@ -35,7 +36,7 @@ class DelayedPodResources final : public PodResources {
   void list_until(Time latest, std::function<void(Result<std::vector<ContainerDevices>>)> done) {
     const auto now = loop_.now();
     const auto wait = std::min(remaining_wait(now), latest - now);
-    if (wait <= Duration::zero()) return inner_.list_containers(guarded(std::move(done)));
+    if (wait <= Duration::zero()) return list_now(now + kMaxListDelay - latest, std::move(done));
     const auto id = next_++;
     waiting_[id] = loop_.after(wait, [this, id, latest, done = std::move(done)]() mutable {
       auto call = std::move(done);  // erasing the timer destroys this
@@ -44,6 +45,14 @@ class DelayedPodResources final : public PodResources {
       self->waiting_.erase(id);
       self->list_until(until, std::move(call));
     });
+  }
+
+  void list_now(Duration waited, std::function<void(Result<std::vector<ContainerDevices>>)> done) {
+    inner_.list_containers(guarded<std::vector<ContainerDevices>>(
+        [this, waited, done = std::move(done)](Result<std::vector<ContainerDevices>> answer) {
+          list_delay_ = waited;
+          done(std::move(answer));
+        }));
   }
 
   // Zero: nothing is in the way. The end of a call is not announced: it is looked for again.
@@ -59,6 +68,7 @@ class DelayedPodResources final : public PodResources {
   const ListDelay delay_;
   const std::function<AllocationCalls()> calls_;
   std::uint64_t next_ = 0;
+  Duration list_delay_{};
   std::map<std::uint64_t, Subscription> waiting_;
   Lifetime lifetime_;
 };

@@ -43,7 +43,10 @@ class ListDelayTest : public testing::Test {
     client_ = delay_lists(loop_, kubelet_, delay, [this] { return calls_; });
   }
   void list() {
-    client_->list_containers([this](const auto&) { ++answers_; });
+    client_->list_containers([this](const auto&) {
+      ++answers_;
+      delay_ = client_->list_delay();
+    });
   }
   void answer_call() {
     --calls_.open;
@@ -55,6 +58,7 @@ class ListDelayTest : public testing::Test {
   AllocationCalls calls_;
   std::unique_ptr<PodResources> client_;
   int answers_ = 0;
+  Duration delay_{};  // of the last
 };
 
 using Lists = std::vector<int>;
@@ -133,6 +137,24 @@ TEST_F(ListDelayTest, EachListIsAnsweredOnceUnlessItsClientIsGone) {
   loop_.advance(kMaxListDelay);
   EXPECT_EQ(answers_, 1);
   EXPECT_EQ(kubelet_.lists, 2);
+}
+
+TEST_F(ListDelayTest, AnAnswerSaysHowLongItsListWaited) {
+  open_client(ListDelay::kUntilRecorded);
+  calls_.open = 1;
+  list();
+  loop_.advance(20ms);
+  calls_.open = 0;
+  list();
+  loop_.advance(kListAfterAllocation);
+  ASSERT_EQ(kubelet_.held.size(), 2u);
+  loop_.advance(100ms);
+  kubelet_.held[0](std::vector<ContainerDevices>());  // the second, which did not wait
+  EXPECT_EQ(delay_, 0ms);
+  kubelet_.held[1](std::vector<ContainerDevices>());
+  EXPECT_EQ(answers_, 2);
+  EXPECT_GE(delay_, 20ms);
+  EXPECT_LE(delay_, 20ms + kListAfterAllocation) << "without the kubelet's time";
 }
 
 TEST_F(ListDelayTest, WhatIsAllocatableIsAskedForAtOnce) {

@@ -48,6 +48,8 @@ class PodResources {
   virtual void list_containers(std::function<void(Result<std::vector<ContainerDevices>>)> done) = 0;
   // Every healthy device, held or not; ids sorted.
   virtual void list_allocatable(std::function<void(Result<DevicesByResource>)> done) = 0;
+  // In the callback of list_containers(): how long it waited before the kubelet was asked (list_delay.h).
+  virtual Duration list_delay() const { return {}; }
 };
 
 // `socket`: "<kubelet dir>/pod-resources/kubelet.sock". Nothing is opened before the first call; the

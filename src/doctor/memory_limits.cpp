@@ -84,6 +84,11 @@ CheckResult check_memory_limits(const Facts& facts) {
   if (!facts.agent) return unknown_result(facts.agent.error());
   const auto& limit = facts.agent->memory_limit;
   if (!limit) return pass_result("no memory limits of shared GPUs are wanted");
+  if (limit->grade.empty()) {
+    auto result = pass_result("memory limits of GPUs that claims share have grades of their own");
+    result.details = lower_containers(*limit);
+    return result;
+  }
   const std::string found = "memory limits of shared GPUs have the grade " + limit->grade;
   auto details = lower_containers(*limit);
   const auto lower = details.size();

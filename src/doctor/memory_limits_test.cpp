@@ -23,6 +23,15 @@ Facts limiting_facts(const std::string& grade) {
   return facts;
 }
 
+TEST(MemoryLimits, WhereOnlyClaimsShareByMpsTheNodeHasNoGrade) {
+  auto facts = limiting_facts("");
+  facts.agent->memory_limit->containers = {
+      {.gpu = DeviceUuid("GPU-0"), .pod = {"team", "a"}, .container = "main", .limit = {}, .grade = "mps"}};
+  const auto result = check_memory_limits(facts);
+  EXPECT_EQ(result.verdict, Verdict::kPass);
+  EXPECT_EQ(result.details, Lines{"team/a, container main, GPU-0: mps"});
+}
+
 TEST(MemoryLimits, EachCauseIsNamed) {
   auto facts = limiting_facts("audited");
   EXPECT_EQ(driver_limit_causes(facts), Lines());

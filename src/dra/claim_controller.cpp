@@ -250,7 +250,9 @@ Result<PreparedClaim> ClaimController::prepare_claim(Preparation& preparation) {
                     plan_preparation(*preparation.read, preparation.claim.uid, input));
   if (preparation.pods)
     GPULET_TRY(check_limit_demands(*preparation.read, record, *preparation.pods,
-                                   {devices_->limit_means, devices_->pool}));
+                                   {devices_->limit_means, [this](const DeviceUuid& gpu) {
+                                      return memory_of_gpu(devices_->pool, gpu);
+                                    }}));
   GPULET_TRY(apply_record(preparation, record));
   return prepared_devices(record);
 }

@@ -103,22 +103,13 @@ ClaimRecord judged_record(ClaimRecord record) {
   return record;
 }
 
-// 0: not known.
-Bytes memory_of_gpu(const DevicePool& pool, const DeviceUuid& gpu) {
-  const auto found = std::ranges::find_if(
-      pool.devices, [&](const PoolDevice& one) { return one.type == DeviceType::kGpu && one.uuid == gpu; });
-  if (found == pool.devices.end()) return {};
-  const auto memory = found->device.capacity.find(kMemoryCapacity);
-  return memory == found->device.capacity.end() ? Bytes{} : Bytes{memory->second};
-}
-
 struct PodDemand {
   const ClaimRecord& record;
   const k8s::PodMetadata& pod;
   LimitGrade least;
   bool has_others;  // Pods that may use the claim
   const DemandNode& node;
-  std::vector<fraction::FractionRequest> requests;
+  const std::vector<fraction::FractionRequest>& requests;
 
   bool is_shared(const DeviceUuid& device) const {
     return has_others || std::ranges::any_of(record.devices, [&](const RecordedDevice& one) {
@@ -130,7 +121,7 @@ struct PodDemand {
   Bytes limit_of(const std::string& container, const DeviceUuid& device, Bytes claimed) const {
     const auto found = std::ranges::find(requests, container, &fraction::FractionRequest::container);
     if (found == requests.end()) return claimed;
-    return least_limit(requested_limit(*found, memory_of_gpu(node.pool, device), 1), claimed);
+    return least_limit(requested_limit(*found, node.memory_of(device), 1), claimed);
   }
 
   fraction::LimitMeans means_of(const k8s::PodContainer& container, const DeviceUuid& device) const {
@@ -200,7 +191,33 @@ struct PodDemand {
   }
 };
 
+// `has_others`: other Pods than this one may use the claim.
+Status check_demand(const ClaimRecord& record, const k8s::PodMetadata& pod, bool has_others,
+                    const std::vector<fraction::FractionRequest>& requests, const DemandNode& node) {
+  const auto value = pod.annotations.find(std::string(fraction::kMinGradeAnnotation));
+  if (value == pod.annotations.end()) return {};
+  const auto check = [&]() -> Status {
+    const auto least = fraction::parse_min_grade(value->second);
+    if (!least)
+      return fail(Code::kInvalidArgument,
+                  "Pod " + pod.pod.name_space + "/" + pod.pod.name + ": " + least.error().message());
+    const auto judged = judged_record(record);
+    return PodDemand{judged, pod, *least, has_others, node, requests}.check();
+  };
+  const auto checked = check();
+  if (checked) return {};
+  return fail(checked.error().code(), checked.error().message(), "claim " + claim_text(record));
+}
+
 }  // namespace
+
+Bytes memory_of_gpu(const DevicePool& pool, const DeviceUuid& gpu) {
+  const auto found = std::ranges::find_if(
+      pool.devices, [&](const PoolDevice& one) { return one.type == DeviceType::kGpu && one.uuid == gpu; });
+  if (found == pool.devices.end()) return {};
+  const auto memory = found->device.capacity.find(kMemoryCapacity);
+  return memory == found->device.capacity.end() ? Bytes{} : Bytes{memory->second};
+}
 
 bool is_of_several_pods(const ResourceClaim& claim, const std::string& pod_uid) {
   return claim.has_other_consumers || claim.owner_pod != pod_uid || pod_uid.empty();
@@ -226,25 +243,28 @@ void read_reserved_pods(ClaimSource& source, const ResourceClaim& claim, const s
 
 Status check_limit_demands(const ResourceClaim& claim, const ClaimRecord& record,
                            std::span<const k8s::PodMetadata> pods, const DemandNode& node) {
-  const auto judged = judged_record(record);
   for (const auto& pod : pods) {
-    const auto value = pod.annotations.find(std::string(fraction::kMinGradeAnnotation));
-    if (value == pod.annotations.end()) continue;
-    const auto refuse = [&](const Error& why) {
-      return fail(why.code(), why.message(), "claim " + claim_text(record));
-    };
-    const auto least = fraction::parse_min_grade(value->second);
-    if (!least)
-      return refuse({Code::kInvalidArgument,
-                     "Pod " + pod.pod.name_space + "/" + pod.pod.name + ": " + least.error().message()});
-    const PodDemand demand{judged,
-                           pod,
-                           *least,
-                           pods.size() > 1 || is_of_several_pods(claim, pod.pod.uid),
-                           node,
-                           fraction::parse_fraction_requests(k8s::fraction_fields(pod))
-                               .value_or(std::vector<fraction::FractionRequest>())};
-    if (const auto checked = demand.check(); !checked) return refuse(checked.error());
+    const auto requests = fraction::parse_fraction_requests(k8s::fraction_fields(pod))
+                              .value_or(std::vector<fraction::FractionRequest>());
+    GPULET_TRY(
+        check_demand(record, pod, pods.size() > 1 || is_of_several_pods(claim, pod.pod.uid), requests, node));
+  }
+  return {};
+}
+
+Status check_named_claims(const std::map<std::string, ClaimRecord>& records, const k8s::PodMetadata& pod,
+                          const std::string& container,
+                          const std::vector<fraction::FractionRequest>& requests, const DemandNode& node) {
+  const auto spec = std::ranges::find(pod.containers, container, &k8s::PodContainer::name);
+  if (spec == pod.containers.end()) return {};
+  auto judged = pod;
+  for (auto& access : judged.access) access.ephemeral_caps.clear();
+  for (const auto& [uid, record] : records) {
+    const bool is_named = std::ranges::any_of(spec->claims, [&](const k8s::ContainerClaim& one) {
+      return one.is_named && one.claim == record.name;
+    });
+    if (!is_named || record.ending || record.name_space != pod.pod.name_space) continue;
+    GPULET_TRY(check_demand(record, judged, true, requests, node));
   }
   return {};
 }

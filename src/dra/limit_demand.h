@@ -4,10 +4,10 @@
 // A GPU that is the claim's alone satisfies every demand where the claim was made for one Pod (by a template
 // or an extended resource): nobody else is on it. A share of a GPU, an admin's access, and a claim that
 // several Pods can use have the grade that fraction/limit_grade.h gives their containers: any Pod can name a
-// claim that was made by hand. The kubelet has a claim prepared once: a Pod that comes to a claim which
-// others use already is asked when its containers start, where they have a hook for limits
-// (agent/fraction/memory_ledger.h). The Pods of a PodGroup that the claim is reserved for (KEP-5729) are not
-// asked here: it does not name them.
+// claim that was made by hand. The kubelet has a claim prepared once, for the first of its Pods, and the
+// claim does not name the Pods of a PodGroup that it is reserved for (KEP-5729). So a Pod that names a claim
+// is judged again, alike, when its containers start, where they have a hook for limits
+// (agent/fraction/memory_ledger.h).
 #pragma once
 
 #include <functional>
@@ -21,6 +21,7 @@
 #include "dra/claim.h"
 #include "dra/claim_record.h"
 #include "dra/device_pool.h"
+#include "fraction/fraction_request.h"
 #include "fraction/limit_grade.h"
 #include "k8s/object_reader.h"
 
@@ -42,13 +43,23 @@ void read_reserved_pods(ClaimSource& source, const ResourceClaim& claim, const s
                         std::function<void(Result<std::vector<k8s::PodMetadata>>)> done);
 
 struct DemandNode {
-  const std::map<DeviceUuid, fraction::LimitMeans>& means;  // by GPU; none for MIG devices
-  const DevicePool& pool;                                   // for the memory of GPUs
+  std::map<DeviceUuid, fraction::LimitMeans> means;       // by GPU; none for MIG devices
+  std::function<Bytes(const DeviceUuid& gpu)> memory_of;  // 0: not known
 };
+// DemandNode::memory_of.
+Bytes memory_of_gpu(const DevicePool& pool, const DeviceUuid& gpu);
+
 // Errors:
 // kFailedPrecondition with one line of the Pod, the grade that it demands, what the node gives and why;
 // kInvalidArgument for an annotation that is not a grade. Pure.
 Status check_limit_demands(const ResourceClaim& claim, const ClaimRecord& record,
                            std::span<const k8s::PodMetadata> pods, const DemandNode& node);
+
+// The same for the claims with a record that this container uses and its Pod names. Which other Pods use one
+// now does not count, nor do ephemeral containers, which came after the claim was prepared: a Pod for which
+// it was prepared starts its containers again. `requests`: of the Pod.
+Status check_named_claims(const std::map<std::string, ClaimRecord>& records, const k8s::PodMetadata& pod,
+                          const std::string& container,
+                          const std::vector<fraction::FractionRequest>& requests, const DemandNode& node);
 
 }  // namespace gpulet::dra

@@ -407,7 +407,8 @@ TEST_F(LimitDemandTest, ARequestInPercentCounts) {
     asking[0].containers[0].limits["nvidia.com/gpumem-percentage"] = percent;
     ResourceClaim claim;
     claim.owner_pod = "uid-train";
-    return check_limit_demands(claim, record, asking, {means, pool});
+    return check_limit_demands(claim, record, asking,
+                               {means, [&](const DeviceUuid& gpu) { return memory_of_gpu(pool, gpu); }});
   };
   EXPECT_TRUE(check("50"));
   const auto refused = check("1");
@@ -423,12 +424,13 @@ TEST_F(LimitDemandTest, AMigDeviceOfSeveralPodsHasNoLimit) {
   const auto text = demanding_pod("train", "audited");
   const std::vector pods = {**k8s::parse_pod_metadata(text, "node-1")};
   const std::map<DeviceUuid, fraction::LimitMeans> means = {{kGpu0, {.ends_excess = true}}};
+  const auto no_memory = [](const DeviceUuid&) { return Bytes{}; };
   ResourceClaim claim;
-  const auto shared = check_limit_demands(claim, record, pods, {means, {}});
+  const auto shared = check_limit_demands(claim, record, pods, {means, no_memory});
   ASSERT_FALSE(shared);
   EXPECT_THAT(shared.error().message(), HasSubstr("gives container main none on gpu-0-mig-1g5gb-19-0"));
   claim.owner_pod = "uid-train";
-  EXPECT_TRUE(check_limit_demands(claim, record, pods, {means, {}})) << "its own";
+  EXPECT_TRUE(check_limit_demands(claim, record, pods, {means, no_memory})) << "its own";
 }
 
 TEST_F(LimitDemandTest, AnAdminsAccessHasNoLimit) {

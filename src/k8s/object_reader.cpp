@@ -28,29 +28,30 @@ std::string controller_kind(const json& metadata) {
   return {};
 }
 
-// The names of a Pod's claims by the names that its containers use. Source: core/v1 PodResourceClaim,
-// PodResourceClaimStatus.
-std::map<std::string, std::string> read_claim_names(const json& pod) {
-  std::map<std::string, std::string> names;
-  const auto add = [&](const json& list) {
+// A Pod's claims, without a request, by the names that its containers use. Source: core/v1 PodResourceClaim,
+// PodResourceClaimStatus, which has those of templates.
+std::map<std::string, ContainerClaim> read_claim_names(const json& pod) {
+  std::map<std::string, ContainerClaim> names;
+  const auto add = [&](const json& list, bool is_named) {
     if (!list.is_array()) return;
     for (const auto& one : list) {
       auto claim = json_text(json_member(one, "resourceClaimName"));
-      if (!claim.empty()) names[json_text(json_member(one, "name"))] = std::move(claim);
+      if (!claim.empty()) names[json_text(json_member(one, "name"))] = {std::move(claim), {}, is_named};
     }
   };
-  add(json_member(json_member(pod, "spec"), "resourceClaims"));
-  add(json_member(json_member(pod, "status"), "resourceClaimStatuses"));
+  add(json_member(json_member(pod, "status"), "resourceClaimStatuses"), false);
+  add(json_member(json_member(pod, "spec"), "resourceClaims"), true);
   return names;
 }
 
 // Source: core/v1 ResourceClaim of a container; PodExtendedResourceClaimStatus,
 // ContainerExtendedResourceRequest.
-void add_claims(const json& pod, const std::map<std::string, std::string>& names, const json& spec,
+void add_claims(const json& pod, const std::map<std::string, ContainerClaim>& names, const json& spec,
                 PodContainer& container) {
-  const auto add = [&](std::string claim, std::string request) {
-    if (!claim.empty() && container.claims.size() < kMaxContainerClaims)
-      container.claims.push_back({std::move(claim), std::move(request)});
+  const auto add = [&](ContainerClaim claim, std::string request) {
+    claim.request = std::move(request);
+    if (!claim.claim.empty() && container.claims.size() < kMaxContainerClaims)
+      container.claims.push_back(std::move(claim));
   };
   const auto& claims = json_member(json_member(spec, "resources"), "claims");
   if (claims.is_array()) {
@@ -64,7 +65,8 @@ void add_claims(const json& pod, const std::map<std::string, std::string>& names
   if (!mappings.is_array()) return;
   for (const auto& one : mappings) {
     if (json_text(json_member(one, "containerName")) == container.name)
-      add(json_text(json_member(extended, "resourceClaimName")), json_text(json_member(one, "requestName")));
+      add({json_text(json_member(extended, "resourceClaimName")), {}},
+          json_text(json_member(one, "requestName")));
   }
 }
 

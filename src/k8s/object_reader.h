@@ -34,6 +34,9 @@ using Annotations = std::map<std::string, std::string>;
 struct ContainerClaim {
   std::string claim;    // the name of the ResourceClaim, in the Pod's namespace
   std::string request;  // of the claim, without an alternative; empty: all
+  // By the Pod, as other Pods can name it too; else it was made for the Pod, by a template or for its
+  // extended resources.
+  bool is_named = false;
   friend auto operator<=>(const ContainerClaim&, const ContainerClaim&) = default;
 };
 

@@ -126,7 +126,7 @@ TEST_F(ObjectReaderTest, ReadsTheClaimsOfContainers) {
   const auto& containers = (*facts)->containers;
   ASSERT_EQ(containers.size(), 3u);
   using Claims = std::vector<ContainerClaim>;
-  EXPECT_EQ(containers[0].claims, (Claims{{"shared", "gpus"}, {"train-made-x7", ""}}));
+  EXPECT_EQ(containers[0].claims, (Claims{{"shared", "gpus", true}, {"train-made-x7", ""}}));
   EXPECT_EQ(containers[1].claims, (Claims{{"train-ext", "r-0"}}));
   EXPECT_TRUE(containers[2].claims.empty());
 }

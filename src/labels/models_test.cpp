@@ -44,5 +44,18 @@ TEST(SharingView, ClaimsCountForTheGradeOfMemoryLimits) {
   EXPECT_EQ(grade_with("", mps + ", " + whole), "(absent)");
 }
 
+// Text with such a rule is refused without gpulet.dra.enabled: the grade does not rest on that.
+TEST(SharingView, WithoutClaimsNothingIsSharedByThem) {
+  auto config = test::config_of(
+      "gpulet: {fraction: {onExceeded: kill}, dra: {enabled: true}, "
+      "partition: [{devices: [1], whole: {consumableShares: memory}}]}");
+  const auto grade = [&] {
+    return test::value(test::labels_with(three_gpus(), config), "gpulet.io/gpu.memory-limit");
+  };
+  EXPECT_EQ(grade(), "audited");
+  config.gpulet.dra.enabled = false;
+  EXPECT_EQ(grade(), "(absent)");
+}
+
 }  // namespace
 }  // namespace gpulet::labels

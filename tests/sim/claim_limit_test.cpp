@@ -109,7 +109,8 @@ class SimClaimLimits : public ClaimNodeTest {
       pod["metadata"]["annotations"]["gpulet.io/min-limit-grade"] = name;
     }
     pod["spec"]["containers"].push_back(container);
-    pod["spec"]["resourceClaims"].push_back({{"name", "gpu"}, {"resourceClaimName", claim}});
+    pod["spec"]["resourceClaims"].push_back({{"name", "gpu"}, {"resourceClaimTemplateName", "gpu-0"}});
+    pod["status"]["resourceClaimStatuses"].push_back({{"name", "gpu"}, {"resourceClaimName", claim}});
     return {200, pod.dump()};
   }
   std::string config_;

@@ -39,28 +39,19 @@ fraction::LimitMeans claim_limit_means(const Node& node, const inventory::Snapsh
   return means;
 }
 
-std::vector<fraction::LimitMeans> claim_daemon_means(const std::map<std::string, dra::ClaimRecord>& records,
-                                                     const inventory::Snapshot& snapshot,
-                                                     const config::Config& config) {
-  std::vector<fraction::LimitMeans> all;
-  for (std::size_t i = 0; i < snapshot.gpus.size(); ++i) {
-    const auto& gpu = snapshot.gpus[i];
-    const auto* daemon = gpu.mig_enabled ? nullptr : dra::find_claim_daemon(records, gpu.uuid);
-    if (daemon == nullptr) continue;
-    const auto limit = daemon->limits_mib.find(gpu.uuid);
-    if (limit == daemon->limits_mib.end()) continue;
-    all.push_back(means_of_gpu(i, snapshot, config));
-    all.back().mps_process_mib = limit->second;
-  }
-  return all;
-}
-
 Result<std::map<DeviceUuid, dra::ClaimedMemory>> find_claimed_memory(
     const Node& node, const std::string& name_space, std::span<const k8s::ContainerClaim> claims) {
   if (node.claim_records == nullptr)
     return fail(node.config.gpulet.dra.enabled ? Code::kUnavailable : Code::kUnsupported,
                 "this agent serves no claims");
   return dra::claimed_memory(*node.claim_records, name_space, claims);
+}
+
+dra::DemandNode demand_node(const inventory::Snapshot& snapshot, const config::Config& config) {
+  return {claim_limit_means(snapshot, config), [&snapshot](const DeviceUuid& uuid) {
+            const auto* gpu = snapshot.find(uuid);
+            return gpu == nullptr ? Bytes{} : gpu->memory;
+          }};
 }
 
 partition::Resource shared_by_claims(const dra::DevicePool* pool, const inventory::Snapshot& snapshot) {

@@ -4,13 +4,13 @@
 #include <map>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "agent/node/node.h"
 #include "base/result.h"
 #include "base/types.h"
 #include "config/config.h"
 #include "dra/claim_memory.h"
+#include "dra/limit_demand.h"
 #include "fraction/limit_grade.h"
 #include "inventory/snapshot.h"
 #include "k8s/object_reader.h"
@@ -26,14 +26,12 @@ std::map<DeviceUuid, fraction::LimitMeans> claim_limit_means(const inventory::Sn
 fraction::LimitMeans claim_limit_means(const Node& node, const inventory::Snapshot& snapshot,
                                        const DeviceUuid& gpu);
 
-// On each GPU without MIG whose memory the MPS control daemon of a claim limits. Pure.
-std::vector<fraction::LimitMeans> claim_daemon_means(const std::map<std::string, dra::ClaimRecord>& records,
-                                                     const inventory::Snapshot& snapshot,
-                                                     const config::Config& config);
-
 // MemoryLedgerPorts::claimed_memory.
 Result<std::map<DeviceUuid, dra::ClaimedMemory>> find_claimed_memory(
     const Node& node, const std::string& name_space, std::span<const k8s::ContainerClaim> claims);
+
+// As dra::check_named_claims() takes it, while the snapshot lives. Pure.
+dra::DemandNode demand_node(const inventory::Snapshot& snapshot, const config::Config& config);
 
 // The GPUs that claims share, as partition::common_limit_means() takes them; no devices without a pool. Pure.
 partition::Resource shared_by_claims(const dra::DevicePool* pool, const inventory::Snapshot& snapshot);

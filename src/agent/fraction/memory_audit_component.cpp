@@ -15,6 +15,7 @@
 #include "agent/observe/limit_status.h"
 #include "dra/claim_memory.h"
 #include "dra/device_pool.h"
+#include "dra/limit_demand.h"
 #include "k8s/event_recorder.h"
 #include "partition/limit_means.h"
 
@@ -47,7 +48,6 @@ class MemoryAuditComponent final : public Component {
   }
   void on_device_nodes_changed() override { limits_.on_driver_loaded(); }
   void on_allocated() override {
-    read_node_grade();  // a claim may have an MPS control daemon
     if (auditor_) auditor_->on_allocated();
   }
   void add_counts(NodeCounts& counts) const override {
@@ -102,6 +102,11 @@ class MemoryAuditComponent final : public Component {
                    .claimed_memory =
                        [this](const std::string& name_space, std::span<const k8s::ContainerClaim> claims) {
                          return find_claimed_memory(node_, name_space, claims);
+                       },
+                   .check_named_claims =
+                       [this](const k8s::PodMetadata& pod, const std::string& container,
+                              const std::vector<fraction::FractionRequest>& requests) {
+                         return check_named_claims(pod, container, requests);
                        }},
         .read_memory = [this](std::vector<GpuMemoryQuestion> questions,
                               auto done) { read_memory(std::move(questions), std::move(done)); },
@@ -163,7 +168,8 @@ class MemoryAuditComponent final : public Component {
   // Those of containers come after the audit's.
   void add_grades(NodeCounts& counts) const {
     counts.memory_limit = node_limit_;
-    if (!node_limit_ || !counts.memory_audit) return;
+    if (!counts.memory_audit || (!node_limit_ && counts.memory_audit->containers.empty())) return;
+    if (!node_limit_) counts.memory_limit.emplace();
     counts.memory_limit->containers = counts.memory_audit->containers;
     for (auto& container : counts.memory_limit->containers) container.used.reset();
   }
@@ -178,13 +184,8 @@ class MemoryAuditComponent final : public Component {
     for (const auto& offer : offers) resources.push_back(&offer->resource);
     const auto of_claims = shared_by_claims(node_.claim_pool.get(), *snapshot);
     resources.push_back(&of_claims);
-    auto means = partition::common_limit_means(resources, *snapshot, node_.config);
-    auto all = node_.claim_records == nullptr
-                   ? std::vector<fraction::LimitMeans>()
-                   : claim_daemon_means(*node_.claim_records, *snapshot, node_.config);
-    if (means != fraction::LimitMeans{}) all.push_back(std::move(means));
-    if (all.empty()) return;
-    means = fraction::common_means(all);
+    const auto means = partition::common_limit_means(resources, *snapshot, node_.config);
+    if (means == fraction::LimitMeans{}) return;
     const auto grade = fraction::grade_of_node(means);
     node_limit_ = MemoryLimitStatus{.grade = std::string(fraction::limit_grade_name(grade.grade))};
     for (const auto& reason : grade.reasons) node_limit_->reasons.push_back(reason.reason);
@@ -215,6 +216,16 @@ class MemoryAuditComponent final : public Component {
       }
     }
     return {};
+  }
+
+  // Without claims of this agent, the container has none with a limit.
+  Status check_named_claims(const k8s::PodMetadata& pod, const std::string& container,
+                            const std::vector<fraction::FractionRequest>& requests) const {
+    if (node_.claim_records == nullptr) return {};
+    const auto snapshot = present_snapshot();
+    if (!snapshot) return fail(Code::kUnavailable, "the GPUs of this node are not known");
+    return dra::check_named_claims(*node_.claim_records, pod, container, requests,
+                                   demand_node(*snapshot, node_.config));
   }
 
   bool is_shared_by_mps(const ResourceName& resource, const DeviceUuid& gpu) const {

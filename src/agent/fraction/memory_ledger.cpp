@@ -71,8 +71,8 @@ ContainerLimits MemoryLedger::find_limits(const std::string& pod_uid, const std:
   if (request != pod.requests.end()) known.compute_thousandths = request->second.compute_thousandths;
   const auto claimed = find_claimed(pod, container);
   if (!claimed) return refuse(claimed.error().message());
-  if (const auto joined = check_joined_claims(pod, container, claimed->memory); !joined)
-    return refuse(joined.error().message());
+  if (const auto checked = check_named_claims(pod, container); !checked)
+    return refuse(checked.error().full_message());
   if (known.is_init) {
     for (const auto& [uuid, memory] : claimed->memory) {
       const auto* gpu = snapshot_->find(uuid);
@@ -86,7 +86,9 @@ ContainerLimits MemoryLedger::find_limits(const std::string& pod_uid, const std:
   for (const auto& [resource, ids] : held->second.ids) known.held[resource].assign(ids.begin(), ids.end());
   if (held->second.has_twin) {
     known.held_problem = "the kubelet lists two Pods of this name; the older one must end first";
-  } else if (held->second.has_unknown) {
+  } else if (std::ranges::any_of(held->second.unknown, [&](const DeviceUuid& gpu) {
+               return !claimed->of_other_requests.contains(gpu);
+             })) {
     known.held_problem = "one of its GPUs is not known";
   }
   const bool has_claimed_limit =
@@ -189,7 +191,7 @@ void MemoryLedger::on_holders(const std::vector<ContainerDevices>& holders) {
         if (!share && !names_gpu(id)) continue;
         auto& one = held[container.pod][container.container];
         if (!share) {
-          one.has_unknown = true;
+          one.unknown.emplace(id.str());
           continue;
         }
         // A device of several NUMA nodes is listed for each.

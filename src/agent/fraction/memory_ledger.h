@@ -108,6 +108,10 @@ struct MemoryLedgerPorts {
   std::function<Result<std::map<DeviceUuid, dra::ClaimedMemory>>(const std::string& name_space,
                                                                  std::span<const k8s::ContainerClaim>)>
       claimed_memory = {};
+  // dra::check_named_claims() of the claims that are prepared: an error refuses the container. May be empty.
+  std::function<Status(const k8s::PodMetadata&, const std::string& container,
+                       const std::vector<fraction::FractionRequest>&)>
+      check_named_claims = {};
 };
 
 // Loop's thread only.
@@ -146,7 +150,7 @@ class MemoryLedger {
   struct HeldContainer {
     std::map<DeviceUuid, ResourceName> resources;  // by GPU, one of those that it has it by
     std::map<DeviceUuid, unsigned> shares;         // by GPU
-    bool has_unknown = false;                      // a GPU that the snapshot lacks
+    std::set<DeviceUuid> unknown;                  // GPUs that the snapshot lacks, or their shares
     bool has_claim = false;                        // some of its GPUs are of a claim
     bool has_twin = false;                         // of another Pod with the same names
     // In their own order: the kubelet's differs from List to List.
@@ -184,11 +188,7 @@ class MemoryLedger {
   static Limit limit_on(const inventory::Gpu& gpu, const HeldPod& pod, const std::string& container,
                         unsigned shares, const ClaimedMemory& claimed);
   std::set<DeviceUuid> unlimited_gpus(const HeldPod& pod) const;
-  // Whether a container that uses claims together with other Pods has the grade that its Pod demands
-  // (fraction::kMinGradeAnnotation): the kubelet has these claims prepared once, for the first of the Pods.
-  Status check_joined_claims(const HeldPod& pod, const std::string& container,
-                             const ClaimedMemory& memory) const;
-  bool has_other_user(const HeldPod& pod, const std::vector<k8s::ContainerClaim>& claims) const;
+  Status check_named_claims(const HeldPod& pod, const std::string& container) const;
   using Entries = std::map<DeviceUuid, std::vector<LedgerEntry>>;
   // nullptr where this run of the Pod has none.
   static const LedgerEntry* find_entry(const Entries& entries, const DeviceUuid& gpu, const HeldPod& pod,

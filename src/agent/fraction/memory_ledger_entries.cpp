@@ -33,57 +33,29 @@ Result<MemoryLedger::Claimed> MemoryLedger::find_claimed(const HeldPod& pod,
   auto whole = spec->claims;
   for (auto& claim : whole) claim.request.clear();
   std::optional<ClaimedMemory> of_all;
+  const auto is_of_another = [&](const DeviceUuid& uuid) {
+    if (!of_all) of_all = ports_.claimed_memory(name_space, whole).value_or(ClaimedMemory());
+    return of_all->contains(uuid);
+  };
   for (const auto& uuid : held->second.claimed) {
     if (claimed.memory.contains(uuid)) continue;
-    if (!of_all) of_all = ports_.claimed_memory(name_space, whole).value_or(ClaimedMemory());
-    if (!of_all->contains(uuid))
+    if (!is_of_another(uuid))
       return fail(Code::kUnavailable, "the claim that gave it " + uuid.str() + " is not known");
     claimed.of_other_requests.insert(uuid);
+  }
+  for (const auto& uuid : held->second.unknown) {
+    if (!claimed.memory.contains(uuid) && is_of_another(uuid)) claimed.of_other_requests.insert(uuid);
   }
   return claimed;
 }
 
-bool MemoryLedger::has_other_user(const HeldPod& pod, const std::vector<k8s::ContainerClaim>& claims) const {
-  const auto names_one = [&](const k8s::PodContainer& container) {
-    return std::ranges::any_of(container.claims, [&](const auto& one) {
-      return std::ranges::count(claims, one.claim, &k8s::ContainerClaim::claim) != 0;
-    });
-  };
-  const auto& own = pod.facts->pod;
-  const auto is_user = [&](const auto& named) {
-    const auto& facts = named.second.facts;
-    return facts && facts->pod.uid != own.uid && facts->pod.name_space == own.name_space &&
-           std::ranges::any_of(facts->containers, names_one);
-  };
-  return std::ranges::any_of(pods_, is_user) || std::ranges::any_of(unlisted_, is_user);
-}
-
-Status MemoryLedger::check_joined_claims(const HeldPod& pod, const std::string& container,
-                                         const ClaimedMemory& memory) const {
-  if (!pod.facts) return {};
-  const auto demand = pod.facts->annotations.find(std::string(fraction::kMinGradeAnnotation));
-  const auto spec = std::ranges::find(pod.facts->containers, container, &k8s::PodContainer::name);
-  if (demand == pod.facts->annotations.end() || spec == pod.facts->containers.end() ||
-      !has_other_user(pod, spec->claims))
+Status MemoryLedger::check_named_claims(const HeldPod& pod, const std::string& container) const {
+  if (!ports_.check_named_claims || !pod.facts ||
+      !pod.facts->annotations.contains(std::string(fraction::kMinGradeAnnotation)))
     return {};
-  GPULET_TRY_ASSIGN(const auto least, fraction::parse_min_grade(demand->second));
-  const auto found = std::ranges::find(pod.facts->access, container, &fraction::ContainerAccess::name);
-  const auto access =
-      found != pod.facts->access.end() ? *found : fraction::ContainerAccess{.is_privileged = true};
-  for (const auto& [uuid, of_device] : memory) {
-    auto caps = fraction::check_container_rules(access, of_device.has_mps);
-    if (!of_device.shares.empty())
-      caps.push_back({fraction::LimitGrade::kNone, dra::common_share_text(of_device.claim)});
-    const auto grade = fraction::grade_of_container(of_device.limit.mebibytes(),
-                                                    {.mps_process_mib = of_device.mps_process_mib}, caps);
-    if (grade.grade >= least) continue;
-    return fail(Code::kFailedPrecondition,
-                "its Pod demands memory limits of grade " + std::string(fraction::limit_grade_name(least)) +
-                    " (annotation " + std::string(fraction::kMinGradeAnnotation) +
-                    "), and other Pods use the claim " + of_device.claim + " too: the grade on " +
-                    uuid.str() + " is " + std::string(fraction::limit_grade_name(grade.grade)));
-  }
-  return {};
+  std::vector<fraction::FractionRequest> requests;
+  for (const auto& [name, request] : pod.requests) requests.push_back(request);
+  return ports_.check_named_claims(*pod.facts, container, requests);
 }
 
 MemoryLedger::Limit MemoryLedger::limit_on(const inventory::Gpu& gpu, const HeldPod& pod,

@@ -96,40 +96,77 @@ TEST_F(ClaimLedgerTest, AContainerHasOnlyWhatTheRequestsHaveThatItNames) {
   EXPECT_EQ(ledger->entries().at(DeviceUuid("GPU-1"))[0].container, "other");
 }
 
-// The kubelet has had the claim prepared for the first Pod, which demands nothing.
-TEST_F(ClaimLedgerTest, APodThatJoinsAClaimHasTheGradeThatItDemands) {
-  add_claim_pod("first", "claim", 4096);
-  add_claim_pod("second", "claim", 4096);
-  const auto state_of = [&](const std::string& pod) {
-    ledger->find_limits("uid-" + pod, "main");
-    refresh();
-    return ledger->find_limits("uid-" + pod, "main");
-  };
-  const auto demand = [&](const std::string& grade) {
-    reader.pods["default/second"].annotations["gpulet.io/min-limit-grade"] = grade;
-    loop.advance(kLimitedPodInterval);  // its Pod is read again
-    return state_of("second");
-  };
-  EXPECT_EQ(state_of("second").state, ContainerLimits::State::kKnown) << "it demands nothing";
-  const auto refused = demand("audited");
-  EXPECT_EQ(refused.state, ContainerLimits::State::kRefused);
-  EXPECT_EQ(
-      refused.reason,
-      "its Pod demands memory limits of grade audited (annotation gpulet.io/min-limit-grade), and other "
-      "Pods use the claim default/claim too: the grade on GPU-0 is none");
-  EXPECT_EQ(state_of("first").state, ContainerLimits::State::kKnown);
-  EXPECT_THAT(demand("hard").reason, testing::HasSubstr("expected kernel, mps or audited"));
+TEST_F(ClaimLedgerTest, AnUnknownGpuOfARequestThatItDoesNotNameIsNotItsOwn) {
+  add_claim_pod("a", "claim-a", 4096);
+  auto lost = claims_of_node["uid-claim-a"].devices[0];
+  lost.request = "more";
+  lost.device = "gpu-9";
+  lost.uuid = DeviceUuid("GPU-9");
+  claims_of_node["uid-claim-a"].devices.push_back(lost);
+  holders.back().devices.begin()->second.emplace_back("GPU-9");
+  ledger->find_limits("uid-a", "main");
+  refresh();
+  const auto found = ledger->find_limits("uid-a", "main");
+  ASSERT_EQ(found.state, ContainerLimits::State::kKnown) << found.reason;
+  EXPECT_EQ(found.limits, (std::map<DeviceUuid, Bytes>{{DeviceUuid("GPU-0"), mebibytes(4096)}}));
+  EXPECT_EQ(found.held_problem, "");
+  claims_of_node["uid-claim-a"].devices[1].request = "gpus";
+  EXPECT_EQ(ledger->find_limits("uid-a", "main").reason, "one of its GPUs is not known");
+}
 
+// The kubelet has had the claim prepared for another Pod, of which nothing is known.
+TEST_F(ClaimLedgerTest, AClaimThatAPodNamesIsJudgedWhenAContainerStarts) {
+  add_claim_pod("a", "claim", 0);
   const DeviceUuid gpu("GPU-0");
-  auto& record = claims_of_node["uid-claim"];
-  record.devices[0].share_id.clear();
-  record.daemons = {{.devices = {gpu}, .limits_mib = {{gpu, 2000}}}};
-  reader.pods["default/second"].access = {{.name = "main", .may_be_root = false}};
-  EXPECT_EQ(demand("mps").state, ContainerLimits::State::kKnown) << "MPS limits the processes of each";
-  EXPECT_EQ(demand("kernel").state, ContainerLimits::State::kRefused);
+  auto& pod = reader.pods["default/a"];
+  auto& claim = pod.containers[1].claims[0];
+  claim.is_named = true;
+  pod.access = {{.name = "main", .may_be_root = false}};
+  const auto start = [&] {
+    loop.advance(kLimitedPodInterval);  // its Pod is read again
+    ledger->find_limits("uid-a", "main");
+    refresh();
+    return ledger->find_limits("uid-a", "main");
+  };
+  EXPECT_EQ(start().state, ContainerLimits::State::kKnown) << "it demands nothing";
+  // The limit of each process has the Pod read again.
+  claims_of_node["uid-claim"].daemons = {{.devices = {gpu}, .limits_mib = {{gpu, 2000}}}};
+  refresh();
+  pod.annotations["gpulet.io/min-limit-grade"] = "mps";
+  EXPECT_EQ(start().state, ContainerLimits::State::kKnown) << start().reason;
+  pod.annotations["gpulet.io/min-limit-grade"] = "kernel";
+  claim_means[gpu].no_driver_limit = "the driver is 580";
+  const auto refused = start();
+  EXPECT_EQ(refused.state, ContainerLimits::State::kRefused);
+  EXPECT_EQ(refused.reason,
+            "claim default/claim: Pod default/a demands memory limits of grade kernel (annotation "
+            "gpulet.io/min-limit-grade); this node gives container main mps on GPU-0: the driver is 580; "
+            "other Pods can use the claim too");
+  claim.is_named = false;
+  EXPECT_EQ(start().state, ContainerLimits::State::kKnown) << "its own was judged when it was prepared";
+}
 
-  std::erase_if(holders, [](const auto& one) { return one.pod.name == "first"; });
-  EXPECT_EQ(demand("kernel").state, ContainerLimits::State::kKnown) << "it is alone: its claim was judged";
+TEST_F(ClaimLedgerTest, TheRequestOfThePodCountsInTheJudgement) {
+  add_claim_pod("a", "claim", 0);
+  auto& pod = reader.pods["default/a"];
+  pod.containers[1].claims[0].is_named = true;
+  pod.access = {{.name = "main", .may_be_root = false}};
+  pod.annotations = {{"gpulet.io/min-limit-grade", "kernel"}};
+  claim_means[DeviceUuid("GPU-0")].has_driver_limit = true;
+  ledger->find_limits("uid-a", "main");
+  refresh();
+  EXPECT_THAT(ledger->find_limits("uid-a", "main").reason,
+              testing::HasSubstr("its Pod requests no memory of the GPU"));
+  add_claim_pod("b", "claim", 0);
+  auto& other = reader.pods["default/b"];
+  other.containers[1].claims[0].is_named = true;
+  other.containers[1].limits = {{"nvidia.com/gpu", "1"}};
+  other.access = pod.access;
+  other.annotations = {{"gpulet.io/min-limit-grade", "kernel"}, {"gpu-memory", "2000"}};
+  ledger->find_limits("uid-b", "main");
+  refresh();
+  const auto found = ledger->find_limits("uid-b", "main");
+  EXPECT_EQ(found.state, ContainerLimits::State::kKnown) << found.reason;
 }
 
 TEST_F(ClaimLedgerTest, AClaimThatIsSharedByMpsLimitsEachProcess) {

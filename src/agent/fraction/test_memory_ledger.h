@@ -14,6 +14,7 @@
 #include "agent/fraction/memory_ledger.h"
 #include "agent/fraction/test_memory_node.h"
 #include "agent/remediation/test_faults.h"
+#include "dra/limit_demand.h"
 
 namespace gpulet::agent {
 
@@ -24,26 +25,36 @@ class MemoryLedgerTest : public testing::Test {
     auto node = std::make_shared<inventory::Snapshot>(make_memory_node(3));
     node->gpus[1].mig_enabled = true;
     node->gpus[2].memory = {};
-    ledger.emplace(MemoryLedgerPorts{.loop = loop,
-                                     .holders =
-                                         [this](auto done) {
-                                           ++lists;
-                                           loop.post([this, done = std::move(done)] {
-                                             if (kubelet_error) return done(fail(*kubelet_error));
-                                             done(holders);
-                                           });
-                                         },
-                                     .reader = reader,
-                                     .on_invalid_request = [](const PodRef&, const std::string&) {},
-                                     .changed = [] {},
-                                     .refreshed = [this](const Status& result) { on_round(result); },
-                                     .shows_allocations = [this] { return shows_allocations; },
-                                     .claimed_memory = [this](const auto& name_space, auto claims)
-                                         -> Result<std::map<DeviceUuid, dra::ClaimedMemory>> {
-                                       if (claims_error) return fail(*claims_error);
-                                       return dra::claimed_memory(claims_of_node, name_space, claims);
-                                     }},
-                   1);
+    ledger.emplace(
+        MemoryLedgerPorts{.loop = loop,
+                          .holders =
+                              [this](auto done) {
+                                ++lists;
+                                loop.post([this, done = std::move(done)] {
+                                  if (kubelet_error) return done(fail(*kubelet_error));
+                                  done(holders);
+                                });
+                              },
+                          .reader = reader,
+                          .on_invalid_request = [](const PodRef&, const std::string&) {},
+                          .changed = [] {},
+                          .refreshed = [this](const Status& result) { on_round(result); },
+                          .shows_allocations = [this] { return shows_allocations; },
+                          .claimed_memory = [this](const auto& name_space, auto claims)
+                              -> Result<std::map<DeviceUuid, dra::ClaimedMemory>> {
+                            if (claims_error) return fail(*claims_error);
+                            return dra::claimed_memory(claims_of_node, name_space, claims);
+                          },
+                          .check_named_claims =
+                              [this, node](const auto& pod, const auto& container, const auto& requests) {
+                                const auto memory_of = [&](const DeviceUuid& uuid) {
+                                  const auto* gpu = node->find(uuid);
+                                  return gpu == nullptr ? Bytes{} : gpu->memory;
+                                };
+                                return dra::check_named_claims(claims_of_node, pod, container, requests,
+                                                               {claim_means, memory_of});
+                              }},
+        1);
     ledger->use_snapshot(node);
     loop.run_ready();
     rounds.clear();
@@ -99,6 +110,7 @@ class MemoryLedgerTest : public testing::Test {
   bool shows_allocations = true;
   std::map<std::string, dra::ClaimRecord> claims_of_node;
   std::optional<Error> claims_error;
+  std::map<DeviceUuid, fraction::LimitMeans> claim_means;
   std::optional<MemoryLedger> ledger;
 };
 

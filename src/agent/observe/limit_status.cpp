@@ -45,12 +45,10 @@ nlohmann::ordered_json limit_status_json(const MemoryLimitStatus& status) {
 std::optional<MemoryLimitStatus> parse_limit_status(const json& node) {
   const auto& object = json_member(node, "memory_limit");
   MemoryLimitStatus status{.grade = json_text(json_member(object, "grade"))};
-  if (status.grade.empty()) return std::nullopt;
   status.reasons = read_reasons(json_member(object, "reasons"));
   status.no_compute_limit = json_text(json_member(object, "no_compute_limit"));
   const auto& containers = json_member(object, "containers");
-  if (!containers.is_array()) return status;
-  for (const auto& one : containers) {
+  for (const auto& one : containers.is_array() ? containers : json::array()) {
     const auto& limit = json_member(one, "limit");
     auto grade = json_text(json_member(one, "grade"));
     if (grade.empty() || status.containers.size() == kMaxGradedContainers) continue;
@@ -62,6 +60,7 @@ std::optional<MemoryLimitStatus> parse_limit_status(const json& node) {
          .grade = std::move(grade),
          .reasons = read_reasons(json_member(one, "reasons"))});
   }
+  if (status.grade.empty() && status.containers.empty()) return std::nullopt;
   return status;
 }
 

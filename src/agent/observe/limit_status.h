@@ -7,6 +7,7 @@
 //                    "limit": 8589934592, "grade": "none", "reasons": ["container main is privileged"]}],
 //    "no_compute_limit": "the driver is 595.91.07: …"}
 //
+// "grade" and "reasons" are of what the node shares, without the MPS control daemons of single claims.
 // A "limit" of 0: only MPS limits the container, each of its processes. "no_compute_limit" is there where
 // shares by MPS are wanted and no Pod's nvidia.com/gpucores is held.
 #pragma once
@@ -23,7 +24,7 @@
 namespace gpulet::agent {
 
 struct MemoryLimitStatus {
-  std::string grade;                   // "audited"
+  std::string grade;  // "audited"; empty: the node shares no GPU itself, and only claims' containers have one
   std::vector<std::string> reasons{};  // why it is not higher, one line each
   using Container = metrics::MemoryAuditStats::Container;
   std::vector<Container> containers{};  // without `used`

@@ -24,6 +24,11 @@ MemoryLimitStatus audited_status() {
 TEST(LimitStatus, IsReadAsWritten) {
   const json written = json::parse(limit_status_json(audited_status()).dump());
   EXPECT_EQ(parse_limit_status({{"memory_limit", written}}), audited_status());
+  auto of_claims = audited_status();
+  of_claims.grade.clear();
+  of_claims.reasons.clear();
+  EXPECT_EQ(parse_limit_status({{"memory_limit", json::parse(limit_status_json(of_claims).dump())}}),
+            of_claims);
 }
 
 TEST(LimitStatus, OddMembersAreLeftOut) {

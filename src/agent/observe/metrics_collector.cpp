@@ -121,7 +121,7 @@ void MetricsCollector::list_containers() {
     if (listed) {
       containers_ = std::move(*listed);
       containers_at_ = loop_.now();
-      list_duration_ = *containers_at_ - requested_at;
+      list_duration_ = *containers_at_ - requested_at - ports_.pod_resources.list_delay();
     } else {
       ++list_errors_;
     }

@@ -62,7 +62,9 @@ class FakePods final : public device_plugin::PodResources {
     requests.pop_front();
     done(std::move(what));
   }
+  Duration list_delay() const override { return delay; }
   std::deque<Listed> requests;
+  Duration delay{};
 };
 
 ContainerDevices container(const std::string& pod, const std::string& device) {
@@ -112,6 +114,14 @@ class MetricsCollectorTest : public testing::Test {
                                },
                                [this] { ++sampled_; }}};
 };
+
+TEST_F(MetricsCollectorTest, TheTimeOfAListIsTheKubelets) {
+  collector_.set_snapshot(gpu_node(1));
+  loop_.advance(300ms);
+  pods_.delay = 250ms;  // an Allocate was in progress
+  complete_all();
+  EXPECT_EQ(collector_.agent_numbers().pod_resources_time, 50ms);
+}
 
 TEST_F(MetricsCollectorTest, SamplesImmediatelyAndThenAtItsInterval) {
   loop_.advance(1min);

@@ -169,9 +169,7 @@ void add_doctor(CLI::App& app, Run& run) {
                   "root directory of the kubelet (default /var/lib/kubelet)")
       ->envname("GPULET_KUBELET_DIR")
       ->group(kNodeGroup);
-  command.add_option("--socket", options->socket, "agent socket (default /run/gpulet/agent.sock)")
-      ->envname("GPULET_SOCKET")
-      ->group(kNodeGroup);
+  add_socket_option(command, options->socket)->group(kNodeGroup);
   command.add_option("--url", options->url, "connect to the agent at http://HOST:PORT instead")
       ->group(kNodeGroup);
   command

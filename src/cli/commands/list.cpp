@@ -225,7 +225,8 @@ std::string limit_text(const agent::MemoryLimitStatus& limit) {
   const auto described = [](const std::string& grade, const std::vector<std::string>& reasons) {
     return grade + (reasons.empty() ? "" : " (" + text::join(reasons, "; ") + ")") + "\n";
   };
-  std::string text = "memory limits of shared GPUs: " + described(limit.grade, limit.reasons);
+  std::string text;
+  if (!limit.grade.empty()) text = "memory limits of shared GPUs: " + described(limit.grade, limit.reasons);
   for (const auto& one : limit.containers) {
     if (one.grade == limit.grade) continue;
     text += "memory limit of container " + one.container + " of Pod " + one.pod.name_space + "/" +
@@ -235,15 +236,19 @@ std::string limit_text(const agent::MemoryLimitStatus& limit) {
 }
 
 Json limit_json(const agent::MemoryLimitStatus& limit) {
-  Json json{{"grade", limit.grade}, {"reasons", limit.reasons}, {"containers", Json::array()}};
+  Json json;
+  if (!limit.grade.empty()) json["grade"] = limit.grade;
+  json["reasons"] = limit.reasons;
+  json["containers"] = Json::array();
   for (const auto& one : limit.containers) {
-    json["containers"].push_back({{"namespace", one.pod.name_space},
-                                  {"pod", one.pod.name},
-                                  {"container", one.container},
-                                  {"gpu", one.gpu.str()},
-                                  {"limitBytes", one.limit.value},
-                                  {"grade", one.grade},
-                                  {"reasons", one.reasons}});
+    Json container{{"namespace", one.pod.name_space},
+                   {"pod", one.pod.name},
+                   {"container", one.container},
+                   {"gpu", one.gpu.str()}};
+    if (one.limit != Bytes{}) container["limitBytes"] = one.limit.value;
+    container["grade"] = one.grade;
+    container["reasons"] = one.reasons;
+    json["containers"].push_back(std::move(container));
   }
   return json;
 }
@@ -431,8 +436,7 @@ void add_list(CLI::App& app, Run& run) {
   const auto options = std::make_shared<ListOptions>();
   add_output_options(command, options->output);
   add_driver_root_option(command, options->driver_root);
-  command.add_option("--socket", options->socket, "agent socket (default /run/gpulet/agent.sock)")
-      ->envname("GPULET_SOCKET");
+  add_socket_option(command, options->socket);
   command.callback([options, &run] { run = [options] { return run_list(*options); }; });
 }
 

@@ -70,13 +70,16 @@ TEST(List, ShowsTheGradesOfMemoryLimits) {
                                                .grade = grade,
                                                .reasons = std::move(reasons)};
   };
-  const agent::MemoryLimitStatus limit{
+  agent::MemoryLimitStatus limit{
       .grade = "audited",
       .reasons = {"no driver"},
-      .containers = {container("a", "audited", {"no driver"}), container("b", "none", {"is privileged"})}};
+      .containers = {container("a", "audited", {"no driver"}), container("b", "none", {"is privileged"}),
+                     container("c", "audited", {})}};
+  limit.containers[2].limit = {};  // MPS limits each of its processes
   const auto table = list_report(two_gpu_node(), "table", {}, {}, limit);
-  EXPECT_TRUE(table.ends_with("memory limits of shared GPUs: audited (no driver)\n"
-                              "memory limit of container main of Pod team/b: none (is privileged)\n"))
+  EXPECT_TRUE(
+      table.ends_with("memory limits of shared GPUs: audited (no driver)\n"
+                      "memory limit of container main of Pod team/b: none (is privileged)\n"))
       << table;
   const auto json = nlohmann::json::parse(list_report(two_gpu_node(), "json", {}, {}, limit));
   EXPECT_EQ(json["memoryLimit"]["grade"], "audited");
@@ -87,6 +90,15 @@ TEST(List, ShowsTheGradesOfMemoryLimits) {
                                                                   {"limitBytes", 8},
                                                                   {"grade", "none"},
                                                                   {"reasons", {"is privileged"}}}));
+  EXPECT_FALSE(json["memoryLimit"]["containers"][2].contains("limitBytes"));
+  limit.grade.clear();  // only a claim shares a GPU
+  limit.reasons.clear();
+  const auto of_claims = list_report(two_gpu_node(), "table", {}, {}, limit);
+  EXPECT_EQ(of_claims.find("memory limits of"), std::string::npos) << of_claims;
+  EXPECT_NE(of_claims.find("memory limit of container main of Pod team/c: audited\n"), std::string::npos);
+  EXPECT_FALSE(
+      nlohmann::json::parse(list_report(two_gpu_node(), "json", {}, {}, limit))["memoryLimit"].contains(
+          "grade"));
   EXPECT_FALSE(nlohmann::json::parse(list_report(two_gpu_node(), "json")).contains("memoryLimit"));
 }
 

@@ -142,8 +142,7 @@ void add_usage(CLI::App& app, Run& run) {
                    "  gpulet usage -o json",
        .group = kInspectGroup});
   const auto options = std::make_shared<UsageOptions>();
-  command.add_option("--socket", options->socket, "agent socket (default /run/gpulet/agent.sock)")
-      ->envname("GPULET_SOCKET");
+  add_socket_option(command, options->socket);
   command.add_option("-n,--namespace", options->name_space, "show only this namespace");
   add_output_options(command, options->output);
   command.callback([options, &run] { run = [options] { return run_usage(*options); }; });

@@ -144,6 +144,11 @@ void add_driver_root_option(CLI::App& command, std::string& value) {
       ->group(kNodeGroup);
 }
 
+CLI::Option* add_socket_option(CLI::App& command, std::string& value) {
+  return command.add_option("--socket", value, "agent socket (default /run/gpulet/agent.sock)")
+      ->envname("GPULET_SOCKET");
+}
+
 void add_kubeconfig_option(CLI::App& command, std::string& value) {
   command.add_option("--kubeconfig", value, "kubeconfig file (default: KUBECONFIG, then ~/.kube/config)")
       ->group(kClusterGroup);

@@ -17,7 +17,8 @@
 
 namespace CLI {
 class App;
-}
+class Option;
+}  // namespace CLI
 
 namespace gpulet::cli {
 
@@ -74,6 +75,8 @@ inline constexpr const char* kClusterGroup = "How to reach the cluster";
 
 // Options that several commands have; those of the output are in output.h.
 void add_driver_root_option(CLI::App& command, std::string& value);
+// Of an agent on this node. `value`: agent::kAgentSocket.
+CLI::Option* add_socket_option(CLI::App& command, std::string& value);
 void add_kubeconfig_option(CLI::App& command, std::string& value);
 // The agent's settings that decide which resources a node offers, for a command that reads the driver itself:
 // --config-file, --mig-strategy, and at the time of the call the environment, as the agent would take them.

@@ -298,8 +298,7 @@ void add_top(CLI::App& app, Run& run) {
                                     "  gpulet top --url http://127.0.0.1:9400   # over kubectl port-forward",
                         .group = kInspectGroup});
   const auto options = std::make_shared<TopOptions>();
-  command.add_option("--socket", options->socket, "agent socket (default /run/gpulet/agent.sock)")
-      ->envname("GPULET_SOCKET");
+  add_socket_option(command, options->socket);
   command.add_option("--url", options->url, "connect to the agent at http://HOST:PORT instead");
   command.add_flag("-b,--batch", options->batch, "print tables to standard output");
   command.add_option("-n,--count", options->count, "exit after N iterations (with --batch)");

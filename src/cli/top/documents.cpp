@@ -171,8 +171,8 @@ std::vector<std::string> parse_claim_lines(const Document& claims, const std::ve
 // Of the member "memory_limit" (agent/observe/limit_status.h).
 std::vector<std::string> parse_limit_lines(const Document& limit) {
   const std::string grade = text_field(limit, "grade");
-  if (grade.empty()) return {};
-  std::vector<std::string> lines{"memory limits of shared GPUs: " + grade};
+  std::vector<std::string> lines;
+  if (!grade.empty()) lines.push_back("memory limits of shared GPUs: " + grade);
   for_each_object(limit, "containers", [&](const Document& one) {
     if (text_field(one, "grade") == grade) return;
     const auto reasons = text_fields(one, "reasons");

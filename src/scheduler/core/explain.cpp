@@ -219,22 +219,39 @@ void add_count_hints(ClusterState& view, const PodRequest& request, const std::v
   }
 }
 
+// Why the node does not hold nvidia.com/gpucores on what the Pod requests there; none: whole GPUs, or it
+// does.
+std::set<std::string> why_compute_is_free(const ClusterNode& node, const PodRequest& request) {
+  std::set<std::string> reasons;
+  for (const auto& container : request.containers) {
+    for (const auto& device : container.devices) {
+      const auto at = node.find_resource(device.resource);
+      if (!at) continue;
+      const auto sharing = node.node.resources[*at].sharing;
+      if (sharing == Sharing::kTimeSlicing) reasons.insert("time slicing has no compute limit");
+      if (sharing == Sharing::kMps && !node.node.no_compute_limit.empty())
+        reasons.insert(node.node.no_compute_limit);
+    }
+  }
+  return reasons;
+}
+
 // Of the Pod's node and of those where it fits, each reason once.
 void add_compute_notes(ClusterState& view, const PodRequest& request, Explanation& result) {
   if (!request.requests_compute) return;
   std::map<std::string, std::vector<std::string>> nodes;  // by why
   const auto add_node = [&](const std::string& name) {
     const auto* const node = view.find_node(name);
-    if (node != nullptr && !node->node.no_compute_limit.empty())
-      nodes[node->node.no_compute_limit].push_back(name);
+    if (node == nullptr) return;
+    for (const auto& why : why_compute_is_free(*node, request)) nodes[why].push_back(name);
   };
   add_node(result.node);
   for (const auto& node : result.nodes) {
     if (node.fits) add_node(node.node);
   }
   for (const auto& [why, names] : nodes) {
-    result.notes.push_back("nvidia.com/gpucores is checked, not held, on " +
-                           text::join_limited(names, kMaxNamed) + ": " + why);
+    result.notes.push_back("nvidia.com/gpucores is not enforced on " + text::join_limited(names, kMaxNamed) +
+                           ": " + why);
   }
 }
 

@@ -84,24 +84,39 @@ TEST_F(ExplainTest, NamesTheFieldOfAMemoryRequest) {
   EXPECT_EQ(ask(pod).requests, "1 nvidia.com/gpu, with 50 % of the memory each");
 }
 
-TEST_F(ExplainTest, SaysWhereComputeIsNotHeldAndWhy) {
-  auto older = test_node(8, 8);
-  older.no_compute_limit = "the driver is 580.95.05: MPS protocol 3 needs 615 or later";
-  for (const char* name : {"n1", "n2", "n3", "n4"})
-    view_.set_node(name, name == std::string("n4") ? test_node(8, 8) : older);
+TEST_F(ExplainTest, SaysWhereComputeIsNotEnforcedAndWhy) {
+  const std::string old_driver = "the driver is 580.95.05: MPS protocol 3 needs 615 or later";
+  const auto shared_by = [](Sharing sharing, const std::string& why) {
+    auto node = test_node(8, 8, 4);
+    node.resources[0].sharing = sharing;
+    node.no_compute_limit = why;
+    return node;
+  };
+  view_.set_node("n1", shared_by(Sharing::kMps, old_driver));
+  view_.set_node("n2", shared_by(Sharing::kMps, old_driver));
+  view_.set_node("n3", shared_by(Sharing::kMps, ""));
   auto pod = test_pod("p", 1);
   EXPECT_TRUE(ask(pod).notes.empty());
   pod.requests_compute = true;
-  const std::string note =
-      "nvidia.com/gpucores is checked, not held, on n1, n2, n3: " + older.no_compute_limit;
+  const std::string note = "nvidia.com/gpucores is not enforced on n1, n2: " + old_driver;
   EXPECT_EQ(ask(pod).notes, std::vector<std::string>{note});
   EXPECT_TRUE(explanation_text(ask(pod)).ends_with("Notes:\n  " + note + "\n"));
   EXPECT_EQ(nlohmann::json::parse(explanation_json(ask(pod)))["notes"][0], note);
-  older.no_compute_limit = "gpulet.mps.manage is false: another program runs the daemons";
-  view_.set_node("n2", older);
-  EXPECT_EQ(ask(pod).notes.size(), 2U);
-  view_.set_node("n2", test_node(0, 0));
+  // What counts is the sharing of what the Pod requests, not what else the node shares by MPS.
+  view_.set_node("n2", shared_by(Sharing::kTimeSlicing, old_driver));
+  view_.set_node("n3", shared_by(Sharing::kNone, old_driver));
+  EXPECT_EQ(ask(pod).notes,
+            (std::vector<std::string>{
+                "nvidia.com/gpucores is not enforced on n1: " + old_driver,
+                "nvidia.com/gpucores is not enforced on n2: time slicing has no compute limit"}));
+  view_.set_node("n2", test_node(0, 0, 4));
   EXPECT_EQ(ask(pod).notes.size(), 1U) << "nodes where it does not fit do not count";
+  view_.set_node("n1", test_node(8, 8));
+  EXPECT_TRUE(ask(pod).notes.empty()) << "a whole GPU";
+  view_.set_node("n1", shared_by(Sharing::kMps, old_driver));
+  pod.node = "n1";
+  EXPECT_EQ(ask(pod).notes.at(0), "nvidia.com/gpucores is not enforced on n1: " + old_driver)
+      << "its own node";
 }
 
 TEST_F(ExplainTest, NamesTheGradeThatAPodDemands) {

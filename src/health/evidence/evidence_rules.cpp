@@ -371,6 +371,9 @@ void EvidenceApplier::operator()(const ProbeReading& reading) {
   record_check(kCheckProbe, reading.passed);
   scope_ = {scope_.gpu};
   apply_reading(FaultClass::kProbeFailed, 0, !reading.passed, reading.error);
+  // A failed one may not have come to the copies.
+  if (reading.passed || !reading.slow.empty())
+    apply_reading(FaultClass::kSlowCopies, 0, !reading.slow.empty(), reading.slow);
 }
 
 void EvidenceApplier::operator()(const OperatorCommand& command) {

@@ -235,6 +235,13 @@ NodeHealthSummary summarize_node_health(const HealthView& view) {
   return summary;
 }
 
+std::optional<std::string> preflight_label(const HealthView& view) {
+  for (const char* result : {"failed", "slow", "waiting", "unknown", "passed"}) {
+    if (std::ranges::find(view.devices, result, &DeviceView::preflight) != view.devices.end()) return result;
+  }
+  return std::nullopt;
+}
+
 const DeviceView* find_device_or_gpu(const HealthView& view, const Scope& held) {
   const auto* device = view.find(held);
   return device != nullptr ? device : view.find({held.gpu});

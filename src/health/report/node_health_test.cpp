@@ -42,6 +42,19 @@ TEST(HealthView, HasEveryDeviceInNodeOrder) {
   EXPECT_EQ(view.find(make_scope("GPU-9")), nullptr);
 }
 
+TEST(HealthView, TheWorstPreflightIsTheLabel) {
+  HealthView view;
+  view.devices.resize(3);
+  EXPECT_EQ(preflight_label(view), std::nullopt);
+  std::string last;
+  for (const char* worse : {"passed", "unknown", "waiting", "slow", "failed"}) {
+    view.devices[1].preflight = worse;
+    view.devices[2].preflight = last;
+    EXPECT_EQ(preflight_label(view), worse);
+    last = worse;
+  }
+}
+
 TEST(HealthView, SaysWhichGpusAreInAFabric) {
   HealthFeed feed({}, XidFilter("", ""), device_with_name());
   const auto in_fabric = [&] {

@@ -214,6 +214,23 @@ void add_power_metrics(Exposition& page, const inventory::Snapshot& snapshot,
   }
 }
 
+void add_preflight_metrics(Exposition& page, const inventory::Snapshot& snapshot,
+                           std::span<const GpuPreflight> preflights) {
+  for (const auto& one : preflights) {
+    const auto* gpu = snapshot.find(one.gpu);
+    if (gpu == nullptr) continue;
+    const auto labels = labels_of(*gpu);
+    if (one.age) add_metric(page, Metric::kPreflightAge, make_labels(labels), seconds_of(*one.age));
+    for (const auto& result : one.results) {
+      const auto of_check = concat_labels(labels, {{"check", result.check}, {"peer", result.peer}});
+      add_metric(page, Metric::kPreflightResult,
+                 make_labels(concat_labels(of_check, {{"result", result.result}})), 1);
+      if (result.bytes_per_second)
+        add_metric(page, Metric::kPreflightSpeed, make_labels(of_check), *result.bytes_per_second);
+    }
+  }
+}
+
 void add_memory_audit_metrics(Exposition& page, const inventory::Snapshot& snapshot,
                               const MemoryAuditStats& stats) {
   for (const auto& one : stats.containers) {

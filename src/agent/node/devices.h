@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -60,8 +61,15 @@ class Devices final : public Component {
   void set_driver_release(std::optional<std::string> reason);
 
   // GPUs that are offered to nobody for a while, each with the reason.
-  enum class WithdrawnFor { kMigChange, kReset };
+  enum class WithdrawnFor { kMigChange, kReset, kPreflight };
   void set_withdrawn(WithdrawnFor purpose, std::map<DeviceUuid, std::string> gpus);
+  const std::map<DeviceUuid, std::string>& withdrawn_for(WithdrawnFor purpose) { return withdrawn_[purpose]; }
+  // Asked before each plan for those of kPreflight, so that none is offered before it is known; may be empty.
+  using BeforeOffer = std::function<std::map<DeviceUuid, std::string>(const inventory::Snapshot&)>;
+  void set_before_offer(BeforeOffer source);
+  bool has_before_offer() const { return before_offer_ != nullptr; }
+  // As HealthController::set_preflights().
+  void set_preflights(Preflights preflights);
   const std::map<DeviceUuid, std::string>& withdrawn() const { return facts_.withdrawn; }
   // The config on disk is bad: the one in force stays; at the start, flags and environment alone.
   void reject_config(const Error& error);
@@ -96,6 +104,7 @@ class Devices final : public Component {
   AgentPorts make_ports();
   void watch_kernel_log();
   void pause_mps(std::function<void()> done);
+  void merge_withdrawn();
 
   Node& node_;
   MpsController& mps_;
@@ -104,6 +113,7 @@ class Devices final : public Component {
   bool lacks_compute_ = false;
   partition::NodeFacts facts_;
   std::map<WithdrawnFor, std::map<DeviceUuid, std::string>> withdrawn_;
+  BeforeOffer before_offer_;
   bool is_mps_paused_ = false;  // for a reset
   std::optional<std::string> release_;
   std::optional<Endpoints> endpoints_;

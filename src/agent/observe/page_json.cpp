@@ -204,6 +204,10 @@ class NodeDocument {
     if (gpu.mig_pending) object["mig_pending"] = *gpu.mig_pending;
     put_health(object, gpu);
     if (!gpu.excluded.empty()) object.update({{"offered", false}, {"excluded", gpu.excluded}});
+    if (const auto* view = find_view({.gpu = gpu.uuid}); view != nullptr && !view->preflight.empty()) {
+      object["preflight"] = {{"result", view->preflight}, {"detail", view->preflight_detail}};
+      if (view->preflight == "waiting") object["offered"] = false;
+    }
     object.update(
         {{"resource", ""}, {"shares", Json::array()}, {"holders", Json::array()}, {"mig", mig_json(gpu)}});
     put_shares(object, gpu.uuid);

@@ -162,7 +162,7 @@ HealthView replace_control_characters(HealthView view) {
     replace_controls(device.uuid);
     replace_controls(device.scope.gpu);
     for (auto* text : {&device.model, &device.slot, &device.status.reason, &device.status.recovery_text,
-                       &device.excluded, &device.repair}) {
+                       &device.excluded, &device.repair, &device.preflight, &device.preflight_detail}) {
       replace_controls(*text);
     }
     for (auto& fault : device.status.faults) {
@@ -200,6 +200,8 @@ std::string health_details(const HealthView& view, const DeviceView& device, std
   add("since", times.format_with_age(standing.since));
   add("reason", standing.reason);
   if (!device.excluded.empty()) add("offered", "no: it " + device.excluded);
+  add("preflight",
+      device.preflight + (device.preflight_detail.empty() ? "" : ": " + device.preflight_detail));
   add("mode", pending_mig_text(device));
   add("returns", standing.recovery_text);
   if (standing.due) add("not before", times.format_with_age(*standing.due));

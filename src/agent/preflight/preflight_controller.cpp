@@ -331,7 +331,14 @@ void PreflightController::show_results() {
     }
   }
   for (const auto& gpu : node_->snapshot->gpus) {
-    if (is_waiting(gpu.uuid)) shown[gpu.uuid] = {.absent = {}, .result = "waiting", .detail = {}};
+    if (!is_waiting(gpu.uuid)) continue;
+    auto& one = shown[gpu.uuid];
+    one.absent.reset();
+    // A fault stays until it is over.
+    if (one.result != "failed" && one.result != "slow") {
+      one.result = "waiting";
+      one.detail.clear();
+    }
   }
   ports_.show(std::move(shown));
 }

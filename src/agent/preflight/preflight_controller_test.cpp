@@ -334,6 +334,7 @@ TEST_F(PreflightControllerTest, AFailedOneIsTriedAgainAtTheInterval) {
   EXPECT_EQ(runs_, kGpus);
   loop_.advance(std::chrono::seconds(6));
   EXPECT_EQ(runs_, kGpus + 1);
+  EXPECT_EQ(shown(0), "failed: memory: a word is wrong");
 }
 
 TEST_F(PreflightControllerTest, AResetEndsTheRunsWhichBeginAgain) {

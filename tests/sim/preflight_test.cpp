@@ -15,12 +15,12 @@ using PreflightKind = preflight::Verdict::Kind;
 class SimPreflight : public SimRelease {
  protected:
   void start_checking_agent(std::vector<std::string> more = {}) {
-    std::vector<std::string> environment = {
-        "GPULET_PREFLIGHT=true",          "GPULET_PREFLIGHT_MEMORY_MIB=64",
-        "GPULET_PREFLIGHT_TIMEOUT=1m",    "GPULET_PREFLIGHT_RETRY_INTERVAL=1s",
-        "GPULET_HEALTH_RECOVERY_HOLD=1s", "GPULET_HEALTH_UNHEALTHY_POLL_INTERVAL=200ms"};
-    environment.insert(environment.end(), more.begin(), more.end());
-    start_agent({.environment = environment});
+    // Of two values of a variable the first counts.
+    more.insert(more.end(),
+                {"GPULET_PREFLIGHT=true", "GPULET_PREFLIGHT_MEMORY_MIB=64", "GPULET_PREFLIGHT_TIMEOUT=1m",
+                 "GPULET_PREFLIGHT_RETRY_INTERVAL=1s", "GPULET_HEALTH_RECOVERY_HOLD=1s",
+                 "GPULET_HEALTH_UNHEALTHY_POLL_INTERVAL=200ms"});
+    start_agent({.environment = std::move(more)});
   }
   std::string record_path() { return preflight::boot_record_path(sim_node().state_dir()); }
   bool is_recorded(std::size_t gpus) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "base/file.h"
 #include "base/log.h"
@@ -162,7 +163,7 @@ std::vector<ListedPod> Kubelet::Impl::listed_pods() const {
   for (const auto& [uid, pod] : state.pods) {
     ListedPod listed{pod.name_space, pod.name, {}};
     for (const auto& container : pod.containers) {
-      ListedContainer out{container.name, {}};
+      ListedContainer out{container.name, {}, listed_claims(pod, container)};
       for (const auto& entry : entries) {
         if (entry.pod_uid != uid || entry.container != container.name) continue;
         for (const auto& [node, ids] : entry.devices) {
@@ -183,6 +184,19 @@ std::vector<ListedPod> Kubelet::Impl::listed_pods() const {
   return pods;
 }
 
+// As the real kubelet: all devices of a claim, whichever of its requests the container names, and no claim of
+// a container that has one which is not prepared.
+std::vector<PreparedClaim> Kubelet::Impl::listed_claims(const PodRequest& pod,
+                                                        const ContainerRequest& container) const {
+  std::vector<PreparedClaim> listed;
+  for (const auto& name : container.claims) {
+    const auto found = claims.find({pod.name_space, name});
+    if (found == claims.end()) return {};
+    listed.push_back(found->second);
+  }
+  return listed;
+}
+
 std::vector<ListedDevice> Kubelet::Impl::listed_devices() const {
   std::vector<ListedDevice> devices;
   for (const auto& [name, resource] : state.resources) {
@@ -191,6 +205,17 @@ std::vector<ListedDevice> Kubelet::Impl::listed_devices() const {
     }
   }
   return devices;
+}
+
+void Kubelet::add_prepared_claim(PreparedClaim claim) {
+  std::lock_guard lock(impl_->mutex);
+  std::pair key(claim.name_space, claim.name);
+  impl_->claims.insert_or_assign(std::move(key), std::move(claim));
+}
+
+void Kubelet::remove_prepared_claim(const std::string& name_space, const std::string& name) {
+  std::lock_guard lock(impl_->mutex);
+  impl_->claims.erase({name_space, name});
 }
 
 void Kubelet::set_register_behavior(RegisterBehavior mood) {

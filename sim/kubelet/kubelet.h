@@ -1,13 +1,13 @@
 // A simulated kubelet with the real device plugin protocol (Registration, dialling
 // back, ListAndWatch, GetPreferredAllocation and Allocate at admission, NUMA hints, checkpoint,
-// PodResources), for the demo, tests and benchmarks. It has no containers, init containers, DRA,
-// memory and CPU managers.
+// PodResources), for the demo, tests and benchmarks. It has no containers, init containers, memory and CPU
+// managers. It calls no DRA driver: who does adds what the driver has prepared, and PodResources lists it.
 //
 // On its sockets a plugin sees no difference from the real kubelet. In the files, the
 // checkpoint's checksum is FNV-1a of its data's JSON (the real one hashes a Go dump of the struct), so the
 // two cannot read each other's checkpoint. It has the real one's fault too: a List of PodResources while an
 // Allocate is in progress can make the next Pod get the same device (kubernetes/kubernetes#137534). Source:
-// Kubernetes 1.36, pkg/kubelet/cm/devicemanager and topologymanager.
+// Kubernetes 1.36, pkg/kubelet/cm/devicemanager, topologymanager and dra.
 #pragma once
 
 #include <chrono>
@@ -45,12 +45,24 @@ struct KubeletSettings {
 struct ContainerRequest {
   std::string name;
   std::map<std::string, unsigned> resources;  // resource name → count
+  std::vector<std::string> claims{};          // names of ResourceClaims, in the Pod's order
 };
 struct PodRequest {
   std::string name_space = "default";
   std::string name;
   std::string uid;  // empty: from namespace and name
   std::vector<ContainerRequest> containers;
+};
+
+// A device of a claim, from its driver's answer to NodePrepareResources.
+struct PreparedDevice {
+  std::string driver, pool, device;
+  std::optional<std::string> share_id{};
+  std::vector<std::string> cdi_devices{};
+};
+struct PreparedClaim {
+  std::string name_space, name;
+  std::vector<PreparedDevice> devices;
 };
 
 // The union of the Allocate responses of a container's resources.
@@ -130,6 +142,10 @@ class Kubelet {
   Result<PodGrant> admit_pod(PodRequest pod);
   // Removes a Pod. Its devices are free at the next admission or List. kNotFound for an unknown Pod.
   Status remove_pod(const std::string& uid);
+
+  // A claim that its drivers have prepared, and that they have unprepared. Both are kept over restarts.
+  void add_prepared_claim(PreparedClaim claim);
+  void remove_prepared_claim(const std::string& name_space, const std::string& name);
 
   // Stops as a killed process does: connections break, socket files stay.
   void stop_kubelet();

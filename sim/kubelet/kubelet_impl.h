@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <utility>
 
 #include "sim/kubelet/admission.h"
 #include "sim/kubelet/kubelet.h"
@@ -24,6 +25,7 @@ struct Kubelet::Impl {
   // update_allocated() forgets it.
   std::map<std::string, std::set<std::string>> allocated;
   std::map<std::string, std::shared_ptr<PluginClient>> clients;
+  std::map<std::pair<std::string, std::string>, PreparedClaim> claims;  // by namespace and name
 
   std::mutex lifecycle;  // start and stop
   std::shared_ptr<grpc::Service> registration_service, pod_resources_service;
@@ -48,6 +50,7 @@ struct Kubelet::Impl {
   void rebuild_grant(const PodRequest& pod);
   void record_latency(CallLatency latency);
   std::vector<ListedPod> listed_pods() const;
+  std::vector<PreparedClaim> listed_claims(const PodRequest& pod, const ContainerRequest& container) const;
   std::vector<ListedDevice> listed_devices() const;
 
   // The caller does not hold `mutex`.

@@ -174,6 +174,23 @@ void to_proto(const ListedDevice& device, v1::ContainerDevices& out) {
   for (const int node : device.numa_nodes) out.mutable_topology()->add_nodes()->set_id(node);
 }
 
+// As from the real kubelet, a device has the CDI devices of those before it too.
+void to_proto(const PreparedClaim& claim, v1::DynamicResource& out) {
+  out.set_claim_name(claim.name);
+  out.set_claim_namespace(claim.name_space);
+  std::map<std::string, std::vector<std::string>> cdi_devices;  // by driver
+  for (const auto& device : claim.devices) {
+    auto& to = *out.add_claim_resources();
+    auto& named = cdi_devices[device.driver];
+    named.insert(named.end(), device.cdi_devices.begin(), device.cdi_devices.end());
+    for (const auto& name : named) to.add_cdi_devices()->set_name(name);
+    to.set_driver_name(device.driver);
+    to.set_pool_name(device.pool);
+    to.set_device_name(device.device);
+    if (device.share_id) to.set_share_id(*device.share_id);
+  }
+}
+
 void to_proto(const ListedPod& pod, v1::PodResources& out) {
   out.set_namespace_(pod.name_space);
   out.set_name(pod.name);
@@ -181,6 +198,7 @@ void to_proto(const ListedPod& pod, v1::PodResources& out) {
     auto& to = *out.add_containers();
     to.set_name(container.name);
     for (const auto& device : container.devices) to_proto(device, *to.add_devices());
+    for (const auto& claim : container.claims) to_proto(claim, *to.add_dynamic_resources());
   }
 }
 

@@ -78,6 +78,7 @@ struct ListedDevice {
 struct ListedContainer {
   std::string name;
   std::vector<ListedDevice> devices;
+  std::vector<PreparedClaim> claims{};
 };
 struct ListedPod {
   std::string name_space, name;

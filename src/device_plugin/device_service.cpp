@@ -88,6 +88,7 @@ struct DeviceService::Impl {
   std::map<std::uint64_t, WaitingCall<Demands>> demanding;
   MetDemands met;
   HeldDevices held{Clock::now()};
+  AllocationCalls allocations;
   std::map<ResourceName, SlotPtr> slots;
   struct Connection {
     std::uint64_t serial;
@@ -163,15 +164,13 @@ void DeviceService::Impl::accept_call(void (AsyncService::*method)(grpc::ServerC
     delete call;
   };
   call->taken.on_complete = [this, call, method, compute](bool ok) {
-    if (!ok) {
-      delete call;
-      return;
-    }
+    if (!ok) return delete call;
     {
       std::lock_guard lock(mutex);
       accept_call(method, compute);
       call->slot = slot_of(call->context);
       if (call->slot) call->offer = call->slot->offer;
+      if constexpr (kGivesDevices<Request>) ++allocations.open;
     }
     call->arrived = Clock::now();
     begin_call(call, compute);
@@ -248,6 +247,7 @@ void DeviceService::Impl::answer_again(Unary<Request, Response>* call, Compute<R
 template <class Request, class Response>
 void DeviceService::Impl::finish_call(Unary<Request, Response>* call, Compute<Request, Response> compute,
                                       const Status& status) {
+  if constexpr (kGivesDevices<Request>) allocations = {allocations.open - 1, Clock::now()};
   if (call->offer) {
     auto& count = call->slot->calls.calls[compute.name];
     ++(status ? count.answered : count.refused);
@@ -274,10 +274,7 @@ void DeviceService::Impl::accept_stream() {
   auto* stream = new Stream;
   stream->started.on_complete = [this, stream](bool ok) {
     std::lock_guard lock(mutex);
-    if (!ok) {
-      delete stream;
-      return;
-    }
+    if (!ok) return delete stream;
     accept_stream();
     on_stream_opened(*stream);
   };
@@ -430,6 +427,11 @@ void DeviceService::note_containers(const Containers& containers, Clock::time_po
 bool DeviceService::shows_allocations() const {
   std::lock_guard lock(impl_->mutex);
   return impl_->held.shows_allocations();
+}
+
+AllocationCalls DeviceService::allocation_calls() const {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->allocations;
 }
 
 void DeviceService::set_allocation_callback(std::function<void()> allocated) {

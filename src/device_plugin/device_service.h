@@ -2,10 +2,12 @@
 // came over tells its resource.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "base/result.h"
 #include "base/types.h"
@@ -17,6 +19,12 @@ class Service;
 }  // namespace grpc
 
 namespace gpulet::device_plugin {
+
+// The kubelet's calls of Allocate and GetPreferredAllocation, which begins an Allocate.
+struct AllocationCalls {
+  unsigned open = 0;
+  std::optional<std::chrono::steady_clock::time_point> answered{};  // the last one
+};
 
 // Any thread may call any member.
 class DeviceService {
@@ -50,6 +58,7 @@ class DeviceService {
                        std::chrono::steady_clock::time_point asked);
   // As HeldDevices::shows_allocations(), of the Lists that were noted.
   bool shows_allocations() const;
+  AllocationCalls allocation_calls() const;
 
   // What the resource's requests are answered from, from now on. Its streams are sent the device list if it
   // differs.

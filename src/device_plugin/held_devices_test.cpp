@@ -233,6 +233,18 @@ TEST_F(ListDuringAllocateTest, AsksOnlyForADeviceThatMayBeHeld) {
   EXPECT_EQ(holder_requests(), 1);
 }
 
+TEST_F(ListDuringAllocateTest, KnowsWhenTheLastCallWasAnswered) {
+  start(8, HolderSource::kKubelet);
+  EXPECT_FALSE(node_->allocation_calls().answered);
+  const auto began = std::chrono::steady_clock::now();
+  ASSERT_TRUE(admit("first"));
+  const auto calls = node_->allocation_calls();
+  EXPECT_EQ(calls.open, 0u);
+  ASSERT_TRUE(calls.answered);
+  EXPECT_GT(*calls.answered, began);
+  EXPECT_LT(*calls.answered, std::chrono::steady_clock::now());
+}
+
 TEST_F(ListDuringAllocateTest, AllocatesWhenTheKubeletDoesNotSay) {
   start(8, HolderSource::kSilent);
   const auto began = std::chrono::steady_clock::now();
@@ -247,6 +259,7 @@ TEST_F(ListDuringAllocateTest, AnswersWaitingCallsAtTheEnd) {
   AsyncResult<bool> answered;
   std::thread caller([&] { answered.set(client->call_allocate({offers::gpu_uuid(3)}).has_value()); });
   ASSERT_TRUE(node_->wait_until([&] { return node_->holder_requests > 0; }));
+  EXPECT_EQ(node_->allocation_calls().open, 1u);
   EXPECT_LT(node_->stop_host(), kHolderTimeout);
   answered.get();
   caller.join();

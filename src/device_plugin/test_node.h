@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -19,6 +20,7 @@
 
 #include "base/loop.h"
 #include "device_plugin/plugin_host.h"
+#include "device_plugin/rpc_core.h"
 #include "device_plugin/test_offers.h"
 #include "sim/kubelet/kubelet.h"
 
@@ -114,6 +116,7 @@ class TestNode {
     }
     thread_.run_on_loop([&] {
       const auto rpc = start_grpc_thread();
+      rpc_ = rpc;
       pod_resources_ = make_pod_resources(thread_.loop(), rpc, kubelet_dir + "/pod-resources/kubelet.sock");
       host_ = make_plugin_host(thread_.loop(), rpc, settings);
       host_->set_events({
@@ -182,6 +185,9 @@ class TestNode {
     });
     return answer.get();
   }
+  AllocationCalls allocation_calls() {
+    return thread_.run_on_loop([this] { return rpc_.lock()->device_service().allocation_calls(); });
+  }
   LoopThread& thread() { return thread_; }
   PluginHost& host() { return *host_; }
 
@@ -198,6 +204,7 @@ class TestNode {
   std::string last_error;
 
  private:
+  std::weak_ptr<GrpcThread> rpc_;
   template <class Change>
   void update_and_notify(Change change) {
     {

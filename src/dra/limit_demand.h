@@ -4,9 +4,10 @@
 // A GPU that is the claim's alone satisfies every demand where the claim was made for one Pod (by a template
 // or an extended resource): nobody else is on it. A share of a GPU, an admin's access, and a claim that
 // several Pods can use have the grade that fraction/limit_grade.h gives their containers: any Pod can name a
-// claim that was made by hand. The kubelet prepares a claim once: a Pod that comes to a claim which others
-// use already is not asked, nor are the Pods of a PodGroup that the claim is reserved for (KEP-5729), which
-// it does not name.
+// claim that was made by hand. The kubelet has a claim prepared once: a Pod that comes to a claim which
+// others use already is asked when its containers start, where they have a hook for limits
+// (agent/fraction/memory_ledger.h). The Pods of a PodGroup that the claim is reserved for (KEP-5729) are not
+// asked here: it does not name them.
 #pragma once
 
 #include <functional>

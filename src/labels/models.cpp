@@ -190,8 +190,9 @@ SharingView::SharingView(const inventory::Snapshot& snapshot, const config::Conf
       alike = alike && resource.name == partition::gpu_resource_name(gpu, config);
     }
   }
-  limit_grade_ =
-      fraction::grade_of_node(partition::common_limit_means(resources, snapshot, config)).grade;
+  const auto of_claims = partition::planned_claim_shares(snapshot, config, node_labels);
+  resources.push_back(&of_claims);
+  limit_grade_ = fraction::grade_of_node(partition::common_limit_means(resources, snapshot, config)).grade;
   if (config.gpulet.partition.empty() || !cut) return;
   strategy_ = alike && profiles.size() == 1 ? config::MigStrategy::kSingle : config::MigStrategy::kMixed;
 }

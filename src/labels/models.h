@@ -67,7 +67,7 @@ class SharingView {
   // device under the name of whole GPUs, else mixed.
   config::MigStrategy strategy() const { return strategy_; }
   bool uses_mps() const { return uses_mps_; }
-  // Of the memory limits on the shared devices (partition/limit_means.h).
+  // Of the memory limits on the shared devices, also on those that claims share (partition/limit_means.h).
   fraction::LimitGrade limit_grade() const { return limit_grade_; }
 
   // Whether the resource plan has the GPU as a whole, or the MIG device.

@@ -239,7 +239,7 @@ void add_memory_audit_metrics(Exposition& page, const inventory::Snapshot& snaps
     const auto names =
         concat_labels(concat_labels(labels_of(*gpu), pod_labels(one.pod)), {{"container", one.container}});
     const auto labels = make_labels(names);
-    add_metric(page, Metric::kMemoryLimit, labels, one.limit.value);
+    if (one.limit != Bytes{}) add_metric(page, Metric::kMemoryLimit, labels, one.limit.value);
     if (!one.grade.empty())
       add_metric(page, Metric::kMemoryLimitGrade, make_labels(concat_labels(names, {{"grade", one.grade}})),
                  1);

@@ -84,7 +84,7 @@ struct MemoryAuditStats {
     DeviceUuid gpu;
     PodName pod;
     std::string container;
-    Bytes limit;
+    Bytes limit;  // 0: only MPS limits it, each of its processes
     std::optional<Bytes> used{};         // nullopt: not read yet
     std::string grade{};                 // how hard the limit is: "audited"; empty: unknown
     std::vector<std::string> reasons{};  // why it is not harder, one line each

@@ -126,6 +126,7 @@ TEST(OwnPage, MemoryLimits) {
   snapshot.gpus[0].model = "NVIDIA H100";
   const MemoryAuditStats stats{.containers = {{kGpu, kServe, "main", Bytes{300}, Bytes{200}, "audited"},
                                               {kGpu, kTrain, "main", Bytes{400}, std::nullopt},
+                                              {kGpu, kServe, "side", Bytes{}, std::nullopt, "mps"},
                                               {DeviceUuid("GPU-gone"), kTrain, "main", Bytes{400}, Bytes{1}}},
                                .unlisted = {{kGpu, Bytes{7}}},
                                .counts = {.warned = 4, .killed = 3, .evicted = 2, .failed = 1}};
@@ -142,7 +143,10 @@ TEST(OwnPage, MemoryLimits) {
   EXPECT_EQ(
       lines(page.text_format(), "gpulet_container_gpu_memory_limit_grade"),
       (std::vector<std::string>{"gpulet_container_gpu_memory_limit_grade" + gpu +
-                                R"(,namespace="prod",pod="serve",container="main",grade="audited"} 1)"}));
+                                    R"(,namespace="prod",pod="serve",container="main",grade="audited"} 1)",
+                                "gpulet_container_gpu_memory_limit_grade" + gpu +
+                                    R"(,namespace="prod",pod="serve",container="side",grade="mps"} 1)"}))
+      << "MPS limits the processes of side, and none of them together";
   EXPECT_EQ(lines(page.text_format(), "gpulet_container_gpu_memory_used"),
             (std::vector<std::string>{"gpulet_container_gpu_memory_used_bytes" + serve + "200"}));
   EXPECT_EQ(lines(page.text_format(), "gpulet_gpu_unlisted"),

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "partition/rules.h"
+
 namespace gpulet::partition {
 namespace {
 
@@ -78,6 +80,28 @@ fraction::LimitMeans common_limit_means(std::span<const Resource* const> resourc
     }
   }
   return is_wanted ? fraction::common_means(all) : fraction::LimitMeans{};
+}
+
+Resource resource_of_claims(const inventory::Snapshot& snapshot,
+                            const std::function<bool(std::size_t gpu)>& is_shared) {
+  Resource resource;
+  for (std::size_t i = 0; i < snapshot.gpus.size(); ++i) {
+    if (!is_shared(i)) continue;
+    auto& device = resource.devices.emplace_back();
+    device.id = DeviceId(snapshot.gpus[i].uuid.str());
+    device.gpu = i;
+    device.replica = 0;
+  }
+  return resource;
+}
+
+Resource planned_claim_shares(const inventory::Snapshot& snapshot, const config::Config& config,
+                              const std::map<std::string, std::string>& labels) {
+  const auto selection = select_rules(snapshot, config, labels);
+  return resource_of_claims(snapshot, [&](std::size_t gpu) {
+    return selection.side[gpu] == config::OfferSide::kClaims && selection.shares[gpu] &&
+           !snapshot.gpus[gpu].mig_enabled;
+  });
 }
 
 }  // namespace gpulet::partition

@@ -2,6 +2,9 @@
 // fraction/limit_grade.h). Pure.
 #pragma once
 
+#include <cstddef>
+#include <functional>
+#include <map>
 #include <span>
 #include <string>
 
@@ -35,5 +38,14 @@ fraction::LimitMeans limit_means_of(const Resource& resource, const Device& devi
 // O(devices).
 fraction::LimitMeans common_limit_means(std::span<const Resource* const> resources,
                                         const inventory::Snapshot& snapshot, const config::Config& config);
+
+// The GPUs for which `is_shared` is true, as claims share them: common_limit_means() takes it. No devices
+// where there are none.
+Resource resource_of_claims(const inventory::Snapshot& snapshot,
+                            const std::function<bool(std::size_t gpu)>& is_shared);
+
+// Those that rules let claims share (whole.consumableShares).
+Resource planned_claim_shares(const inventory::Snapshot& snapshot, const config::Config& config,
+                              const std::map<std::string, std::string>& labels);
 
 }  // namespace gpulet::partition

@@ -1,5 +1,6 @@
-// A simulated node that serves claims: the agent as a process, a kubelet of gRPC calls on its sockets, and an
-// API server with the node's ResourceSlices and any ResourceClaim.
+// A simulated node that serves claims: the agent as a process, a kubelet that lists the claims which gRPC
+// calls of this fixture have prepared, and an API server with the node's ResourceSlices and any
+// ResourceClaim.
 #pragma once
 
 #include <cstddef>
@@ -28,13 +29,15 @@ namespace gpulet::tests {
 namespace dra_api = ::k8s::io::kubelet::pkg::apis::dra::v1;
 
 inline constexpr const char* kClaimDriver = "gpu.nvidia.com";
+inline constexpr const char* kClaimNamespace = "team";
 inline constexpr const char* kClaimPod = "aaaaaaaa-0000-4000-8000-000000000000";  // of the agent
 
-// The claim DEVICE-NAME of the namespace "team" has the device DEVICE.
+// The claim DEVICE-NAME of kClaimNamespace has the device DEVICE.
 inline std::string test_claim_json(const std::string& name) {
-  nlohmann::json claim = {{"apiVersion", "resource.k8s.io/v1"},
-                          {"kind", "ResourceClaim"},
-                          {"metadata", {{"namespace", "team"}, {"name", name}, {"uid", "uid-" + name}}}};
+  nlohmann::json claim = {
+      {"apiVersion", "resource.k8s.io/v1"},
+      {"kind", "ResourceClaim"},
+      {"metadata", {{"namespace", kClaimNamespace}, {"name", name}, {"uid", "uid-" + name}}}};
   claim["spec"]["devices"]["requests"].push_back({{"name", "gpus"}});
   claim["status"]["allocation"]["devices"]["results"].push_back(
       {{"request", "gpus"},
@@ -103,8 +106,8 @@ class ClaimNodeTest : public NodeTest {
     ASSERT_TRUE(stub->NotifyRegistrationStatus(&second, registered, &response).ok());
   }
 
-  // The error of the call or of the claim; empty if it worked.
-  std::string prepare(const char* pod, const std::string& name) const {
+  // The error of the call or of the claim; empty if it worked: the kubelet lists the claim from then on.
+  std::string prepare(const char* pod, const std::string& name) {
     dra_api::NodePrepareResourcesRequest request;
     add_claim(request, name);
     const auto context = call_context();
@@ -113,10 +116,12 @@ class ClaimNodeTest : public NodeTest {
     if (!status.ok()) return status.error_message();
     const auto found = response.claims().find("uid-" + name);
     if (found == response.claims().end()) return "no answer";
-    if (found->second.error().empty() && found->second.devices_size() != 1) return "no device";
-    return found->second.error();
+    if (!found->second.error().empty()) return found->second.error();
+    if (found->second.devices_size() != 1) return "no device";
+    sim_kubelet().add_prepared_claim(prepared_claim(name, found->second));
+    return "";
   }
-  std::string unprepare(const char* pod, const std::string& name) const {
+  std::string unprepare(const char* pod, const std::string& name) {
     dra_api::NodeUnprepareResourcesRequest request;
     add_claim(request, name);
     const auto context = call_context();
@@ -124,7 +129,9 @@ class ClaimNodeTest : public NodeTest {
     const auto status = plugin(pod)->NodeUnprepareResources(context.get(), request, &response);
     if (!status.ok()) return status.error_message();
     const auto found = response.claims().find("uid-" + name);
-    return found == response.claims().end() ? "no answer" : found->second.error();
+    if (found == response.claims().end()) return "no answer";
+    if (found->second.error().empty()) sim_kubelet().remove_prepared_claim(kClaimNamespace, name);
+    return found->second.error();
   }
 
   std::ptrdiff_t record_count() const {
@@ -139,9 +146,20 @@ class ClaimNodeTest : public NodeTest {
  private:
   static void add_claim(auto& request, const std::string& name) {
     auto& claim = *request.add_claims();
-    claim.set_namespace_("team");
+    claim.set_namespace_(kClaimNamespace);
     claim.set_name(name);
     claim.set_uid("uid-" + name);
+  }
+  static sim::PreparedClaim prepared_claim(const std::string& name,
+                                           const dra_api::NodePrepareResourceResponse& answer) {
+    sim::PreparedClaim claim{kClaimNamespace, name, {}};
+    for (const auto& device : answer.devices()) {
+      auto& prepared = claim.devices.emplace_back(
+          sim::PreparedDevice{kClaimDriver, device.pool_name(), device.device_name()});
+      if (device.has_share_id()) prepared.share_id = device.share_id();
+      prepared.cdi_devices.assign(device.cdi_device_ids().begin(), device.cdi_device_ids().end());
+    }
+    return claim;
   }
   std::unique_ptr<dra_api::DRAPlugin::Stub> plugin(const char* pod) const {
     return dra_api::DRAPlugin::NewStub(

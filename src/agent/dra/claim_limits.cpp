@@ -39,6 +39,22 @@ fraction::LimitMeans claim_limit_means(const Node& node, const inventory::Snapsh
   return means;
 }
 
+std::vector<fraction::LimitMeans> claim_daemon_means(const std::map<std::string, dra::ClaimRecord>& records,
+                                                     const inventory::Snapshot& snapshot,
+                                                     const config::Config& config) {
+  std::vector<fraction::LimitMeans> all;
+  for (std::size_t i = 0; i < snapshot.gpus.size(); ++i) {
+    const auto& gpu = snapshot.gpus[i];
+    const auto* daemon = gpu.mig_enabled ? nullptr : dra::find_claim_daemon(records, gpu.uuid);
+    if (daemon == nullptr) continue;
+    const auto limit = daemon->limits_mib.find(gpu.uuid);
+    if (limit == daemon->limits_mib.end()) continue;
+    all.push_back(means_of_gpu(i, snapshot, config));
+    all.back().mps_process_mib = limit->second;
+  }
+  return all;
+}
+
 Result<std::map<DeviceUuid, dra::ClaimedMemory>> find_claimed_memory(
     const Node& node, const std::string& name_space, std::span<const k8s::ContainerClaim> claims) {
   if (node.claim_records == nullptr)
@@ -48,19 +64,12 @@ Result<std::map<DeviceUuid, dra::ClaimedMemory>> find_claimed_memory(
 }
 
 partition::Resource shared_by_claims(const dra::DevicePool* pool, const inventory::Snapshot& snapshot) {
-  partition::Resource resource;
-  if (pool == nullptr) return resource;
-  for (std::size_t i = 0; i < snapshot.gpus.size(); ++i) {
-    const bool is_shared = std::ranges::any_of(pool->devices, [&](const dra::PoolDevice& one) {
-      return one.uuid == snapshot.gpus[i].uuid && one.device.allows_multiple;
+  if (pool == nullptr) return {};
+  return partition::resource_of_claims(snapshot, [&](std::size_t gpu) {
+    return std::ranges::any_of(pool->devices, [&](const dra::PoolDevice& one) {
+      return one.uuid == snapshot.gpus[gpu].uuid && one.device.allows_multiple;
     });
-    if (!is_shared) continue;
-    auto& device = resource.devices.emplace_back();
-    device.id = DeviceId(snapshot.gpus[i].uuid.str());
-    device.gpu = i;
-    device.replica = 0;
-  }
-  return resource;
+  });
 }
 
 }  // namespace gpulet::agent

@@ -4,6 +4,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "agent/node/node.h"
 #include "base/result.h"
@@ -24,6 +25,11 @@ std::map<DeviceUuid, fraction::LimitMeans> claim_limit_means(const inventory::Sn
 // On a GPU, with its claim's MPS control daemon; nothing for one that the snapshot lacks.
 fraction::LimitMeans claim_limit_means(const Node& node, const inventory::Snapshot& snapshot,
                                        const DeviceUuid& gpu);
+
+// On each GPU without MIG whose memory the MPS control daemon of a claim limits. Pure.
+std::vector<fraction::LimitMeans> claim_daemon_means(const std::map<std::string, dra::ClaimRecord>& records,
+                                                     const inventory::Snapshot& snapshot,
+                                                     const config::Config& config);
 
 // MemoryLedgerPorts::claimed_memory.
 Result<std::map<DeviceUuid, dra::ClaimedMemory>> find_claimed_memory(

@@ -47,6 +47,7 @@ class MemoryAuditComponent final : public Component {
   }
   void on_device_nodes_changed() override { limits_.on_driver_loaded(); }
   void on_allocated() override {
+    read_node_grade();  // a claim may have an MPS control daemon
     if (auditor_) auditor_->on_allocated();
   }
   void add_counts(NodeCounts& counts) const override {
@@ -92,7 +93,7 @@ class MemoryAuditComponent final : public Component {
     return {
         .loop = node_.loop,
         .ledger = {.loop = node_.loop,
-                   .holders = [this](auto done) { node_.devices->list_containers(std::move(done)); },
+                   .holders = [this](auto done) { node_.devices->list_for_start(std::move(done)); },
                    .reader = *reader_,
                    .on_invalid_request = {},
                    .changed = {},
@@ -177,14 +178,17 @@ class MemoryAuditComponent final : public Component {
     for (const auto& offer : offers) resources.push_back(&offer->resource);
     const auto of_claims = shared_by_claims(node_.claim_pool.get(), *snapshot);
     resources.push_back(&of_claims);
-    const auto means = partition::common_limit_means(resources, *snapshot, node_.config);
-    if (means == fraction::LimitMeans{}) return;
+    auto means = partition::common_limit_means(resources, *snapshot, node_.config);
+    auto all = node_.claim_records == nullptr
+                   ? std::vector<fraction::LimitMeans>()
+                   : claim_daemon_means(*node_.claim_records, *snapshot, node_.config);
+    if (means != fraction::LimitMeans{}) all.push_back(std::move(means));
+    if (all.empty()) return;
+    means = fraction::common_means(all);
     const auto grade = fraction::grade_of_node(means);
     node_limit_ = MemoryLimitStatus{.grade = std::string(fraction::limit_grade_name(grade.grade))};
     for (const auto& reason : grade.reasons) node_limit_->reasons.push_back(reason.reason);
-    if (std::ranges::any_of(resources, &partition::Resource::is_mps_by_rule))
-      node_limit_->no_compute_limit =
-          mps::why_no_namespaces(*snapshot, node_.config, mps_.program_problem(snapshot->driver.version));
+    node_limit_->no_compute_limit = node_.devices->why_no_compute_limit();
   }
 
   // Nothing, which is the grade none, while the GPU is not offered as that resource. Of the driver only what

@@ -69,7 +69,7 @@ void MemoryAuditor::report_ephemeral_containers() {
   for (const auto& [gpu, entries] : ledger_->entries()) {
     for (const auto& entry : entries) {
       const auto& caps = entry.access.ephemeral_caps;
-      if (entry.limit == Bytes{} || std::exchange(reported_caps_[entry.key()], caps) == caps || caps.empty())
+      if (!entry.is_limited() || std::exchange(reported_caps_[entry.key()], caps) == caps || caps.empty())
         continue;
       const auto lowest = std::ranges::min_element(caps, {}, &fraction::GradeCap::highest);
       ports_.notify({entry.pod, kMemoryGradeReason,
@@ -362,7 +362,7 @@ metrics::MemoryAuditStats MemoryAuditor::stats() const {
     const auto uses = is_audited ? std::span<const fraction::MemoryUse>(audited->second.uses)
                                  : std::span<const fraction::MemoryUse>();
     for (const auto& entry : entries) {
-      if (entry.limit == Bytes{}) continue;
+      if (!entry.is_limited()) continue;
       const auto use = std::ranges::find(uses, entry.key(), &fraction::MemoryUse::container);
       stats.containers.push_back({gpu,
                                   {entry.pod.name_space, entry.pod.name},

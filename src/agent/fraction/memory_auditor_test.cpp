@@ -292,6 +292,33 @@ TEST_F(AuditTest, EachLimitHasAGrade) {
   EXPECT_EQ(auditor->stats().containers[0].grade, "none");
 }
 
+TEST_F(AuditTest, ContainersOfAClaimThatIsSharedByMpsHaveAGrade) {
+  mps_resource = "gpu.nvidia.com";
+  means.mps_process_mib = 2000;
+  claims_of_node["uid-claim"] = {"uid-claim", "default", "claim", {{"gpus", "node-1", "gpu-0", kAuditedGpu}}};
+  claims_of_node["uid-claim"].daemons = {{.devices = {kAuditedGpu}, .limits_mib = {{kAuditedGpu, 2000}}}};
+  for (const std::string name : {"plain", "root", "strong"}) {
+    add_pod(name, "", {"GPU-0"});
+    holders.back().devices = {{ResourceName(mps_resource), {DeviceId("GPU-0")}}};
+    auto& pod = reader.pods["default/" + name];
+    pod.containers[0].limits.clear();
+    pod.containers[0].claims = {{"claim", ""}};
+    pod.access = {{.name = "main", .is_privileged = name == "strong", .may_be_root = name != "plain"}};
+  }
+  start(ExceededAction::kKill);
+  const auto stats = auditor->stats();
+  ASSERT_EQ(stats.containers.size(), 3u);
+  EXPECT_EQ(stats.containers[0].pod.name, "plain");
+  EXPECT_EQ(stats.containers[0].limit, Bytes{});
+  EXPECT_EQ(stats.containers[0].grade, "mps");
+  EXPECT_EQ(stats.containers[0].reasons, std::vector<std::string>{"no driver"});
+  EXPECT_EQ(stats.containers[1].grade, "none") << "no request of its Pod can be audited";
+  EXPECT_EQ(stats.containers[1].reasons[0],
+            "container main may run as root beside an MPS control pipe (no runAsNonRoot or runAsUser)");
+  EXPECT_EQ(stats.containers[2].grade, "none");
+  EXPECT_TRUE(calls.empty()) << "there is nothing to audit";
+}
+
 TEST_F(AuditTest, ContainersOfOnePodAreToldApartByTheirIds) {
   add_pod("pair", "8Gi", {"GPU-0::0"});
   holders.push_back(

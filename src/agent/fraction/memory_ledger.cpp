@@ -8,15 +8,6 @@
 #include "metrics/attribution.h"
 
 namespace gpulet::agent {
-namespace {
-
-// Whether several containers use a share of a claim.
-bool is_common(const std::map<std::string, unsigned>& share_uses, const std::string& share) {
-  const auto found = share_uses.find(share);
-  return found != share_uses.end() && found->second > 1;
-}
-
-}  // namespace
 
 MemoryLedger::MemoryLedger(MemoryLedgerPorts ports, std::uint64_t seed)
     : ports_(std::move(ports)), backoff_(kLedgerRetryBackoff, seed) {}
@@ -80,8 +71,10 @@ ContainerLimits MemoryLedger::find_limits(const std::string& pod_uid, const std:
   if (request != pod.requests.end()) known.compute_thousandths = request->second.compute_thousandths;
   const auto claimed = find_claimed(pod, container);
   if (!claimed) return refuse(claimed.error().message());
+  if (const auto joined = check_joined_claims(pod, container, claimed->memory); !joined)
+    return refuse(joined.error().message());
   if (known.is_init) {
-    for (const auto& [uuid, memory] : *claimed) {
+    for (const auto& [uuid, memory] : claimed->memory) {
       const auto* gpu = snapshot_->find(uuid);
       if (gpu != nullptr && !gpu->mig_enabled && memory.limit != Bytes{}) known.limits[uuid] = memory.limit;
     }
@@ -97,17 +90,18 @@ ContainerLimits MemoryLedger::find_limits(const std::string& pod_uid, const std:
     known.held_problem = "one of its GPUs is not known";
   }
   const bool has_claimed_limit =
-      std::ranges::any_of(*claimed, [](const auto& one) { return one.second.limit != Bytes{}; });
+      std::ranges::any_of(claimed->memory, [](const auto& one) { return one.second.limit != Bytes{}; });
   if (!is_limited && !has_claimed_limit) return known;
   if (!known.held_problem.empty()) return refuse(known.held_problem);
   for (const auto& [uuid, shares] : held->second.shares) {
+    if (claimed->of_other_requests.contains(uuid)) continue;
     // A MIG device holds its memory itself.
     const auto* gpu = snapshot_->find(uuid);
     if (uuid.str().starts_with("MIG-") || (gpu != nullptr && gpu->mig_enabled)) continue;
     if (gpu == nullptr ||
         (is_limited && dra::requested_limit(request->second, gpu->memory, shares) == Bytes{}))
       return refuse("the memory of " + uuid.str() + " is not known");
-    const auto limit = limit_on(*gpu, pod, container, shares, *claimed).amount;
+    const auto limit = limit_on(*gpu, pod, container, shares, claimed->memory).amount;
     if (limit != Bytes{}) known.limits[uuid] = limit;
   }
   if (known.limits.empty()) return known;
@@ -115,58 +109,6 @@ ContainerLimits MemoryLedger::find_limits(const std::string& pod_uid, const std:
   pod.starts = true;
   if (!after_start_) after_start_ = ports_.loop.after(kLedgerStartDelay, [this] { read_started_pods(); });
   return known;
-}
-
-Result<MemoryLedger::ClaimedMemory> MemoryLedger::find_claimed(const HeldPod& pod,
-                                                               const std::string& container) const {
-  if (!ports_.claimed_memory || !pod.facts) return ClaimedMemory();
-  const auto spec = std::ranges::find(pod.facts->containers, container, &k8s::PodContainer::name);
-  if (spec == pod.facts->containers.end()) return ClaimedMemory();
-  const auto held = pod.containers.find(container);
-  // Others than init containers have a device of claims only where the kubelet lists it.
-  const bool has_claim = held == pod.containers.end() ? spec->is_init : held->second.has_claim;
-  if (!has_claim || (held == pod.containers.end() && spec->claims.empty())) return ClaimedMemory();
-  auto claimed = ports_.claimed_memory(pod.facts->pod.name_space, spec->claims);
-  if (!claimed && claimed.error().code() == Code::kUnsupported) return ClaimedMemory();
-  if (!claimed) return fail(claimed.error());
-  if (held == pod.containers.end()) return claimed;
-  for (const auto& uuid : held->second.claimed) {
-    if (!claimed->contains(uuid))
-      return fail(Code::kUnavailable, "the claim that gave it " + uuid.str() + " is not known");
-  }
-  return claimed;
-}
-
-MemoryLedger::Limit MemoryLedger::limit_on(const inventory::Gpu& gpu, const HeldPod& pod,
-                                           const std::string& container, unsigned shares,
-                                           const ClaimedMemory& claimed) {
-  Limit limit;
-  const auto request = pod.requests.find(container);
-  if (request != pod.requests.end())
-    limit = {dra::requested_limit(request->second, gpu.memory, shares), request->second.memory_source};
-  const auto found = claimed.find(gpu.uuid);
-  if (found == claimed.end() || found->second.limit == Bytes{}) return limit;
-  if (limit.amount != found->second.limit &&
-      dra::least_limit(limit.amount, found->second.limit) == limit.amount)
-    return limit;
-  return {found->second.limit, "claim " + found->second.claim};
-}
-
-std::set<DeviceUuid> MemoryLedger::unlimited_gpus(const HeldPod& pod) const {
-  std::set<DeviceUuid> gpus;
-  for (const auto& [name, held] : pod.containers) {
-    const auto claimed = find_claimed(pod, name);
-    for (const auto& [uuid, shares] : held.shares) {
-      const auto* gpu = snapshot_->find(uuid);
-      if (!claimed) {
-        const auto* last = find_entry(entries_, uuid, pod, name);
-        if (last == nullptr || last->limit == Bytes{}) gpus.insert(uuid);
-      } else if (gpu == nullptr || limit_on(*gpu, pod, name, shares, *claimed).amount == Bytes{}) {
-        gpus.insert(uuid);
-      }
-    }
-  }
-  return gpus;
 }
 
 void MemoryLedger::read_started_pods() {
@@ -195,9 +137,8 @@ bool MemoryLedger::HeldPod::has_limit() const {
 }
 
 bool MemoryLedger::has_limits() const {
-  return std::ranges::any_of(entries_, [](const auto& gpu) {
-    return std::ranges::any_of(gpu.second, [](const LedgerEntry& entry) { return entry.limit > Bytes{}; });
-  });
+  return std::ranges::any_of(
+      entries_, [](const auto& gpu) { return std::ranges::any_of(gpu.second, &LedgerEntry::is_limited); });
 }
 
 void MemoryLedger::refresh_pods(const PodRef& starting) {
@@ -390,83 +331,6 @@ void MemoryLedger::schedule_poll() {
     if (claim_problem_.empty()) backoff_.reset();
     next_.reset();
     reported_problem_.clear();
-  }
-}
-
-std::map<std::string, unsigned> MemoryLedger::count_share_uses() const {
-  std::map<std::string, unsigned> uses;
-  for (const auto& [name, pod] : pods_) {
-    if (!pod.facts || !ports_.claimed_memory) continue;
-    // Also of init containers, which may stay as sidecars.
-    for (const auto& container : pod.facts->containers) {
-      if (container.claims.empty()) continue;
-      const auto claimed = ports_.claimed_memory(name.name_space, container.claims);
-      if (!claimed) continue;
-      for (const auto& [uuid, memory] : *claimed) {
-        for (const auto& share : memory.shares) ++uses[share];
-      }
-    }
-  }
-  return uses;
-}
-
-const LedgerEntry* MemoryLedger::find_entry(const Entries& entries, const DeviceUuid& gpu, const HeldPod& pod,
-                                            const std::string& container) {
-  const auto of_gpu = entries.find(gpu);
-  if (of_gpu == entries.end() || !pod.facts) return nullptr;
-  const auto found = std::ranges::find_if(of_gpu->second, [&](const LedgerEntry& one) {
-    return one.pod.uid == pod.facts->pod.uid && one.container == container;
-  });
-  return found == of_gpu->second.end() ? nullptr : &*found;
-}
-
-void MemoryLedger::add_entries(const PodName& name, HeldPod& pod,
-                               const std::map<std::string, unsigned>& share_uses, const Entries& before) {
-  const bool had_claimed_limit = std::exchange(pod.has_claimed_limit, false);
-  for (const auto& [container, held] : pod.containers) {
-    LedgerEntry entry{.pod = {name.name_space, name.name, pod.facts ? pod.facts->pod.uid : ""},
-                      .container = container,
-                      .container_id = {},
-                      .resource = {},
-                      .limit = {},
-                      .source = {}};
-    if (pod.facts) {
-      const auto spec = std::ranges::find(pod.facts->containers, container, &k8s::PodContainer::name);
-      if (spec != pod.facts->containers.end()) entry.container_id = spec->engine_id();
-      const auto access = std::ranges::find(pod.facts->access, container, &fraction::ContainerAccess::name);
-      if (access != pod.facts->access.end()) entry.access = *access;
-    }
-    const auto found = find_claimed(pod, container);
-    if (!found) {
-      pod.has_claimed_limit |= had_claimed_limit;
-      if (claim_problem_.empty())
-        claim_problem_ = "container " + container + " of Pod " + name.name_space + "/" + name.name + ": " +
-                         found.error().message();
-    }
-    const auto claimed = found.value_or(ClaimedMemory());
-    for (const auto& [uuid, shares] : held.shares) {
-      const auto* gpu = snapshot_ ? snapshot_->find(uuid) : nullptr;
-      if (gpu == nullptr || gpu->mig_enabled) continue;
-      entry.resource = held.resources.at(uuid);
-      auto limit = limit_on(*gpu, pod, container, shares, claimed);
-      entry.limit = limit.amount;
-      entry.source = std::move(limit.source);
-      entry.caps.clear();
-      const auto* last = found ? nullptr : find_entry(before, uuid, pod, container);
-      if (last != nullptr && last->limit != Bytes{}) {
-        entry.limit = last->limit;
-        entry.source = last->source;
-        entry.caps = last->caps;
-      }
-      const auto memory = claimed.find(uuid);
-      if (memory != claimed.end() && memory->second.limit != Bytes{}) {
-        pod.has_claimed_limit = true;
-        if (std::ranges::any_of(memory->second.shares,
-                                [&](const auto& share) { return is_common(share_uses, share); }))
-          entry.caps = {{fraction::LimitGrade::kNone, dra::common_share_text(memory->second.claim)}};
-      }
-      entries_[uuid].push_back(entry);
-    }
   }
 }
 

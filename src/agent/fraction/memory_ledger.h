@@ -8,6 +8,7 @@
 // no limit. A Pod with a limit is read again each minute: ephemeral containers may have been added.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <iterator>
 #include <map>
@@ -58,6 +59,9 @@ struct LedgerEntry {
   // What the Pod's spec lets the container reach. Until the Pod is read: everything.
   fraction::ContainerAccess access{.is_privileged = true};
   std::vector<fraction::GradeCap> caps{};  // of this GPU: why its limit holds less than the node's
+  // Of each of its processes, by the MPS control daemon of its claim; 0: none.
+  std::uint64_t mps_process_mib = 0;
+  bool is_limited() const { return limit != Bytes{} || mps_process_mib != 0; }
   fraction::ContainerKey key() const {
     // Unread containers are different holders too.
     return {pod.uid.empty() ? pod.name_space + "/" + pod.name : pod.uid, container};
@@ -86,7 +90,7 @@ struct ContainerLimits {
 
 struct MemoryLedgerPorts {
   Loop& loop;
-  // As Devices::list_containers().
+  // As Devices::list_for_start().
   std::function<void(std::function<void(Result<std::vector<ContainerDevices>>)>)> holders;
   k8s::ObjectReader& reader;
   // The request of a Pod is invalid; called once for each run of a Pod.
@@ -164,8 +168,14 @@ class MemoryLedger {
   };
 
   using ClaimedMemory = std::map<DeviceUuid, dra::ClaimedMemory>;
-  // Of a container of the Pod. Errors: also kUnavailable where the claim that gave it a GPU is not known.
-  Result<ClaimedMemory> find_claimed(const HeldPod& pod, const std::string& container) const;
+  // What a container has by its claims.
+  struct Claimed {
+    ClaimedMemory memory{};
+    // GPUs of requests that the container does not name: the kubelet lists all of a claim for each.
+    std::set<DeviceUuid> of_other_requests{};
+  };
+  // Errors: also kUnavailable where the claim that gave the container a GPU is not known.
+  Result<Claimed> find_claimed(const HeldPod& pod, const std::string& container) const;
   struct Limit {
     Bytes amount;  // 0: none
     std::string source;
@@ -174,6 +184,11 @@ class MemoryLedger {
   static Limit limit_on(const inventory::Gpu& gpu, const HeldPod& pod, const std::string& container,
                         unsigned shares, const ClaimedMemory& claimed);
   std::set<DeviceUuid> unlimited_gpus(const HeldPod& pod) const;
+  // Whether a container that uses claims together with other Pods has the grade that its Pod demands
+  // (fraction::kMinGradeAnnotation): the kubelet has these claims prepared once, for the first of the Pods.
+  Status check_joined_claims(const HeldPod& pod, const std::string& container,
+                             const ClaimedMemory& memory) const;
+  bool has_other_user(const HeldPod& pod, const std::vector<k8s::ContainerClaim>& claims) const;
   using Entries = std::map<DeviceUuid, std::vector<LedgerEntry>>;
   // nullptr where this run of the Pod has none.
   static const LedgerEntry* find_entry(const Entries& entries, const DeviceUuid& gpu, const HeldPod& pod,

@@ -3,101 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <optional>
-
-#include "agent/fraction/test_memory_node.h"
-#include "agent/remediation/test_faults.h"
+#include "agent/fraction/test_memory_ledger.h"
 
 namespace gpulet::agent {
 namespace {
 
 using testing::HasSubstr;
 using State = ContainerLimits::State;
-
-// A node with a GPU, one in MIG mode, and Pods that a test sets.
-class MemoryLedgerTest : public testing::Test {
- protected:
-  MemoryLedgerTest() : reader(loop) {
-    auto node = std::make_shared<inventory::Snapshot>(make_memory_node(3));
-    node->gpus[1].mig_enabled = true;
-    node->gpus[2].memory = {};
-    ledger.emplace(MemoryLedgerPorts{.loop = loop,
-                                     .holders =
-                                         [this](auto done) {
-                                           ++lists;
-                                           loop.post([this, done = std::move(done)] {
-                                             if (kubelet_error) return done(fail(*kubelet_error));
-                                             done(holders);
-                                           });
-                                         },
-                                     .reader = reader,
-                                     .on_invalid_request = [](const PodRef&, const std::string&) {},
-                                     .changed = [] {},
-                                     .refreshed = [this](const Status& result) { on_round(result); },
-                                     .shows_allocations = [this] { return shows_allocations; },
-                                     .claimed_memory = [this](const auto& name_space, auto claims)
-                                         -> Result<std::map<DeviceUuid, dra::ClaimedMemory>> {
-                                       if (claims_error) return fail(*claims_error);
-                                       return dra::claimed_memory(claims_of_node, name_space, claims);
-                                     }},
-                   1);
-    ledger->use_snapshot(node);
-    loop.run_ready();
-    rounds.clear();
-  }
-  void add_pod(const std::string& name, const std::string& memory, std::vector<std::string> ids,
-               const std::string& uid = "") {
-    std::erase_if(holders, [&](const auto& one) { return one.pod.name == name; });
-    holders.push_back(container_with_devices(name, std::move(ids)));
-    k8s::Annotations annotations;
-    if (!memory.empty()) annotations["gpu-memory"] = memory;
-    reader.add_pod(name, std::move(annotations), uid);
-    reader.pods["default/" + name].containers = {
-        {.name = "prepare", .is_init = true, .limits = {}, .id = {}},
-        {.name = "main", .limits = {{"nvidia.com/gpu", "1"}}, .id = {}}};
-  }
-  // A Pod whose container main has GPU-0 by a claim, which has a share of so much memory; 0: the whole GPU.
-  void add_claim_pod(const std::string& name, const std::string& claim, std::uint64_t mib) {
-    auto listed = container_with_devices(name, {"GPU-0"});
-    listed.devices = {{ResourceName("gpu.nvidia.com"), {DeviceId("GPU-0")}}};
-    holders.push_back(listed);
-    reader.add_pod(name);
-    reader.pods["default/" + name].containers = {
-        {.name = "prepare", .is_init = true, .limits = {}, .id = {}},
-        {.name = "main", .limits = {}, .id = {}, .claims = {{claim, "gpus"}}}};
-    dra::RecordedDevice device{"gpus", "node-1", "gpu-0", DeviceUuid("GPU-0")};
-    if (mib != 0) {
-      device.share_id = "share-of-" + claim;
-      device.consumed["memory"] = mebibytes(mib).value;
-    }
-    claims_of_node["uid-" + claim] = {"uid-" + claim, "default", claim, {device}};
-  }
-  // A round before the refresh was called has an error, so that nobody takes it for an answer.
-  void on_round(const Status& result) {
-    const bool is_early = !result && result.error().message() == "the Pods are read again";
-    if (is_early) {
-      ++early_rounds;
-    } else {
-      rounds.push_back(result);
-    }
-  }
-  void refresh() {
-    ledger->refresh_pods();
-    loop.run_ready();
-  }
-
-  ManualLoop loop;
-  FakeReader reader;
-  std::vector<ContainerDevices> holders;
-  std::optional<Error> kubelet_error;
-  std::size_t lists = 0;
-  std::vector<Status> rounds;
-  unsigned early_rounds = 0;
-  bool shows_allocations = true;
-  std::map<std::string, dra::ClaimRecord> claims_of_node;
-  std::optional<Error> claims_error;
-  std::optional<MemoryLedger> ledger;
-};
 
 TEST_F(MemoryLedgerTest, FindsTheLimitsOfAContainer) {
   add_pod("a", "1000", {"GPU-0::0", "GPU-0::3"});
@@ -121,135 +33,6 @@ TEST_F(MemoryLedgerTest, FindsTheLimitsOfAContainer) {
   }
   EXPECT_EQ(ledger->find_limits("uid-plain", "prepare").state, State::kKnown);
   EXPECT_TRUE(ledger->find_limits("uid-plain", "prepare").is_init);
-}
-
-TEST_F(MemoryLedgerTest, AShareOfAClaimIsTheLimit) {
-  add_claim_pod("a", "claim-a", 4096);
-  add_claim_pod("whole", "claim-w", 0);
-  ledger->find_limits("uid-a", "main");
-  ledger->find_limits("uid-whole", "main");
-  refresh();
-  const auto found = ledger->find_limits("uid-a", "main");
-  ASSERT_EQ(found.state, State::kKnown) << found.reason;
-  EXPECT_EQ(found.limits, (std::map<DeviceUuid, Bytes>{{DeviceUuid("GPU-0"), mebibytes(4096)}}));
-  EXPECT_TRUE(found.unlimited.empty());
-  const auto whole = ledger->find_limits("uid-whole", "main");
-  EXPECT_EQ(whole.state, State::kKnown);
-  EXPECT_TRUE(whole.limits.empty());
-  const auto& entries = ledger->entries().at(DeviceUuid("GPU-0"));
-  ASSERT_EQ(entries.size(), 2u);
-  EXPECT_EQ(entries[0].limit, mebibytes(4096));
-  EXPECT_EQ(entries[0].source, "claim default/claim-a");
-  EXPECT_EQ(entries[0].resource, ResourceName("gpu.nvidia.com"));
-  EXPECT_TRUE(entries[0].caps.empty());
-  EXPECT_EQ(entries[1].limit, Bytes{});
-  EXPECT_TRUE(ledger->has_limits());
-}
-
-TEST_F(MemoryLedgerTest, TheLeastOfClaimAndRequestCounts) {
-  add_claim_pod("a", "claim-a", 4096);
-  add_claim_pod("b", "claim-b", 4096);
-  for (const auto& [name, memory] : {std::pair("a", "2000"), {"b", "8000"}}) {
-    reader.pods[std::string("default/") + name].annotations["gpu-memory"] = memory;
-    reader.pods[std::string("default/") + name].containers[1].limits = {{"nvidia.com/gpu", "1"}};
-  }
-  ledger->find_limits("uid-a", "main");
-  ledger->find_limits("uid-b", "main");
-  refresh();
-  const DeviceUuid gpu("GPU-0");
-  EXPECT_EQ(ledger->find_limits("uid-a", "main").limits.at(gpu), mebibytes(2000));
-  EXPECT_EQ(ledger->find_limits("uid-b", "main").limits.at(gpu), mebibytes(4096));
-  EXPECT_EQ(ledger->entries().at(gpu)[0].source, "annotation gpu-memory");
-  EXPECT_EQ(ledger->entries().at(gpu)[1].source, "claim default/claim-b");
-}
-
-TEST_F(MemoryLedgerTest, AContainerWhoseClaimIsNotKnownIsRefused) {
-  add_claim_pod("a", "claim-a", 4096);
-  claims_of_node.clear();
-  ledger->find_limits("uid-a", "main");
-  refresh();
-  const auto unknown = ledger->find_limits("uid-a", "main");
-  EXPECT_EQ(unknown.state, State::kRefused);
-  EXPECT_EQ(unknown.reason, "the claim that gave it GPU-0 is not known");
-  claims_error = Error(Code::kUnavailable, "this agent serves no claims");
-  EXPECT_EQ(ledger->find_limits("uid-a", "main").reason, "this agent serves no claims");
-  claims_error = Error(Code::kUnsupported, "this agent serves no claims");
-  const auto of_others = ledger->find_limits("uid-a", "main");
-  EXPECT_EQ(of_others.state, State::kKnown) << "another driver's claims set no limits";
-  EXPECT_TRUE(of_others.limits.empty());
-}
-
-TEST_F(MemoryLedgerTest, AnInitContainerHasTheLimitsOfItsClaims) {
-  add_claim_pod("a", "claim-a", 4096);
-  auto& init = reader.pods["default/a"].containers[0];
-  init.claims = {{"network", ""}};
-  ledger->find_limits("uid-a", "prepare");
-  refresh();
-  EXPECT_TRUE(ledger->find_limits("uid-a", "prepare").limits.empty());
-  init.claims = {{"claim-a", ""}};
-  loop.advance(kLimitedPodInterval);
-  const auto found = ledger->find_limits("uid-a", "prepare");
-  ASSERT_EQ(found.state, State::kKnown);
-  EXPECT_TRUE(found.is_init);
-  EXPECT_EQ(found.limits, (std::map<DeviceUuid, Bytes>{{DeviceUuid("GPU-0"), mebibytes(4096)}}));
-  const auto& entry = ledger->entries().at(DeviceUuid("GPU-0")).front();
-  ASSERT_EQ(entry.caps.size(), 1u) << "two containers use the share";
-  EXPECT_EQ(entry.caps[0].highest, fraction::LimitGrade::kNone);
-  EXPECT_THAT(entry.caps[0].reason, HasSubstr("claim default/claim-a"));
-}
-
-// Nothing but the init container uses the claim: the kubelet never lists the Pod.
-TEST_F(MemoryLedgerTest, AnInitContainerAloneIsFoundByItsPod) {
-  add_claim_pod("a", "claim-a", 4096);
-  holders.clear();
-  auto& containers = reader.pods["default/a"].containers;
-  containers[0].claims = std::exchange(containers[1].claims, {});
-  EXPECT_EQ(ledger->find_limits("uid-a", "prepare").state, State::kUnknown);
-  ledger->refresh_pods({"default", "a", "uid-a"});
-  loop.run_ready();
-  const auto found = ledger->find_limits("uid-a", "prepare");
-  ASSERT_EQ(found.state, State::kKnown);
-  EXPECT_EQ(found.limits, (std::map<DeviceUuid, Bytes>{{DeviceUuid("GPU-0"), mebibytes(4096)}}));
-  EXPECT_EQ(ledger->find_limits("uid-a", "main").state, State::kUnknown) << "the kubelet may list it later";
-  EXPECT_EQ(ledger->find_limits("uid-other", "prepare").state, State::kUnknown);
-  EXPECT_TRUE(ledger->entries().empty());
-}
-
-TEST_F(MemoryLedgerTest, EachGpuHasItsOwnResource) {
-  ledger->use_snapshot(std::make_shared<inventory::Snapshot>(make_memory_node(2)));
-  add_claim_pod("a", "claim-a", 4096);
-  holders.back().devices[ResourceName("nvidia.com/gpu")] = {DeviceId("GPU-1::0")};
-  refresh();
-  EXPECT_EQ(ledger->entries().at(DeviceUuid("GPU-0"))[0].resource, ResourceName("gpu.nvidia.com"));
-  EXPECT_EQ(ledger->entries().at(DeviceUuid("GPU-1"))[0].resource, ResourceName("nvidia.com/gpu"));
-}
-
-TEST_F(MemoryLedgerTest, TheLastLimitCountsWhileClaimsAreNotKnown) {
-  add_claim_pod("a", "claim-a", 4096);
-  refresh();
-  const DeviceUuid gpu("GPU-0");
-  const auto known = ledger->entries().at(gpu).at(0);
-  ASSERT_EQ(known.limit, mebibytes(4096));
-  claims_error = Error(Code::kUnavailable, "this agent serves no claims");
-  refresh();
-  EXPECT_EQ(ledger->entries().at(gpu).at(0), known);
-  EXPECT_TRUE(rounds.back()) << "no other container waits for it";
-  add_claim_pod("b", "claim-b", 2048);
-  refresh();
-  EXPECT_EQ(ledger->entries().at(gpu).at(1).limit, Bytes{});
-  claims_error.reset();
-  loop.advance(kLedgerPollInterval / 2);
-  EXPECT_EQ(ledger->entries().at(gpu).at(0).limit, mebibytes(4096));
-  EXPECT_EQ(ledger->entries().at(gpu).at(1).limit, mebibytes(2048)) << "asked again without a call";
-}
-
-TEST_F(MemoryLedgerTest, PodsOfOneClaimHaveItsShareInCommon) {
-  add_claim_pod("a", "claim-a", 4096);
-  add_claim_pod("b", "claim-a", 4096);
-  refresh();
-  const auto& entries = ledger->entries().at(DeviceUuid("GPU-0"));
-  ASSERT_EQ(entries.size(), 2u);
-  for (const auto& entry : entries) EXPECT_EQ(entry.caps.size(), 1u) << entry.pod.name;
 }
 
 TEST_F(MemoryLedgerTest, KnowsTheRequestedCompute) {
@@ -344,14 +127,6 @@ TEST_F(MemoryLedgerTest, AnAllocationDuringAListIsNotInIt) {
   EXPECT_EQ(ledger->find_limits("uid-a", "main").state, State::kUnknown);
   loop.advance(kLedgerAllocationDelays[0]);
   loop.run_ready();
-  EXPECT_EQ(ledger->find_limits("uid-a", "main").state, State::kKnown);
-}
-
-TEST_F(MemoryLedgerTest, AClaimNeedsAListOfItsOwn) {
-  add_claim_pod("a", "claim-a", 1000);
-  refresh();
-  EXPECT_EQ(ledger->find_limits("uid-a", "main").state, State::kUnknown);
-  refresh();
   EXPECT_EQ(ledger->find_limits("uid-a", "main").state, State::kKnown);
 }
 

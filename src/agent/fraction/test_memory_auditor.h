@@ -42,7 +42,11 @@ class AuditTest : public ::testing::Test {
                        },
                    .reader = reader,
                    .on_invalid_request = {},
-                   .changed = {}},
+                   .changed = {},
+                   .claimed_memory =
+                       [this](const auto& name_space, auto claims) {
+                         return dra::claimed_memory(claims_of_node, name_space, claims);
+                       }},
         .read_memory =
             [this](std::vector<GpuMemoryQuestion> questions, auto done) {
               calls.push_back(questions.size());
@@ -61,10 +65,7 @@ class AuditTest : public ::testing::Test {
         .notify = [this](const EvictionEvent& event) { events.push_back(event); },
         .is_shared_by_mps = [this](const LedgerEntry& entry,
                                    const DeviceUuid&) { return entry.resource.str() == mps_resource; },
-        .limit_means =
-            [](const LedgerEntry&, const DeviceUuid&) {
-              return fraction::LimitMeans{.no_driver_limit = "no driver", .ends_excess = true};
-            },
+        .limit_means = [this](const LedgerEntry&, const DeviceUuid&) { return means; },
         .end_clients =
             [this](const DeviceUuid&, const std::vector<unsigned>& pids, std::function<void()> done) {
               if (!has_own_mps) return false;
@@ -130,6 +131,8 @@ class AuditTest : public ::testing::Test {
   std::map<DeviceUuid, Use> uses;
   std::map<unsigned, std::vector<metrics::PodCgroup>> cgroups;
   std::optional<Error> kubelet_error, driver_error, kill_error;
+  fraction::LimitMeans means{.no_driver_limit = "no driver", .ends_excess = true};
+  std::map<std::string, dra::ClaimRecord> claims_of_node;
   std::string mps_resource;
   bool has_own_mps = false, is_mps_hanging = false;
   std::vector<std::vector<unsigned>> ended;  // the work of these processes

@@ -226,7 +226,8 @@ std::optional<scheduler::GpuNode> build_present_node(
                          .curves = curves,
                          .loads = *loads,
                          .controllers = controllers,
-                         .mig_offer = node.mig_offer});
+                         .mig_offer = node.mig_offer,
+                         .no_compute_limit = node.devices->why_no_compute_limit()});
 }
 
 class PodChoiceComponent final : public Component {

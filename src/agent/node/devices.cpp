@@ -8,6 +8,7 @@
 #include "agent/observe/node_metrics.h"
 #include "agent/resources/device_nodes.h"
 #include "base/log.h"
+#include "device_plugin/list_delay.h"
 #include "dra/claimed_devices.h"
 #include "inventory/platform.h"
 
@@ -70,13 +71,10 @@ void Devices::build() {
         node_.loop, node_.grpc,
         {.directory = endpoints_->device_plugin_dir,
          .kubelet_socket = endpoints_->kubelet_socket,
-         .list_containers = [this](auto done) { list_containers(std::move(done)); }});
+         .list_containers = [this](auto done) { list_by(undelayed_resources_.get(), std::move(done)); }});
   }
   if (demand_source_) host_->set_demand_source(demand_source_);
-  pod_resources_ = dra::with_claimed_devices(
-      device_plugin::make_pod_resources(node_.loop, node_.grpc,
-                                        node_.config.gpulet.kubelet_dir + "/pod-resources/kubelet.sock"),
-      [this] { return agent_ ? agent_->status().snapshot : nullptr; });
+  connect_to_kubelet();
   health_file_.change_path(health_state_path(node_.config));
   agent_.emplace(make_ports(), node_.config, std::random_device{}(),
                  [this](const Error& error) { node_.fail_with(error); });
@@ -87,6 +85,21 @@ void Devices::build() {
   if (const auto found = inventory::find_unserved_platform(driver_roots(node_.config)))
     log::warning(inventory::platform_text(*found) + "; " + inventory::platform_advice(*found));
   agent_->start_agent();
+}
+
+void Devices::connect_to_kubelet() {
+  using device_plugin::ListDelay;
+  pod_resources_.reset();
+  start_resources_.reset();
+  undelayed_resources_ = dra::with_claimed_devices(
+      device_plugin::make_pod_resources(node_.loop, node_.grpc,
+                                        node_.config.gpulet.kubelet_dir + "/pod-resources/kubelet.sock"),
+      [this] { return agent_ ? agent_->status().snapshot : nullptr; });
+  const auto delayed = [this](ListDelay delay) {
+    return device_plugin::delay_lists(node_.loop, *undelayed_resources_, delay, node_.grpc);
+  };
+  pod_resources_ = delayed(ListDelay::kUntilRecorded);
+  start_resources_ = delayed(ListDelay::kWhileCallsOpen);
 }
 
 void Devices::rebuild() {
@@ -272,11 +285,19 @@ void Devices::add_counts(NodeCounts& counts) const {
 }
 
 // Before the node's label has chosen the config, the socket of the kubelet is not known.
-void Devices::list_containers(std::function<void(Result<Containers>)> done) {
-  if (pod_resources_) return pod_resources_->list_containers(std::move(done));
+void Devices::list_by(device_plugin::PodResources* resources, std::function<void(Result<Containers>)> done) {
+  if (resources != nullptr) return resources->list_containers(std::move(done));
   node_.loop.post([done = std::move(done)] {
     done(fail(Code::kUnavailable, "the node's configuration has not been chosen yet"));
   });
+}
+
+void Devices::list_containers(std::function<void(Result<Containers>)> done) {
+  list_by(pod_resources_.get(), std::move(done));
+}
+
+void Devices::list_for_start(std::function<void(Result<Containers>)> done) {
+  list_by(start_resources_.get(), std::move(done));
 }
 
 void Devices::list_holders(std::function<void(Result<Holders>)> done) {
@@ -284,6 +305,15 @@ void Devices::list_holders(std::function<void(Result<Holders>)> done) {
     if (!containers) return done(fail(containers.error()));
     done(device_plugin::pods_by_device(*containers));
   });
+}
+
+std::string Devices::why_no_compute_limit() {
+  const auto snapshot = agent_ ? agent_->status().snapshot : nullptr;
+  const auto offers = agent_ ? agent_->offers() : std::vector<device_plugin::OfferPtr>();
+  if (!snapshot ||
+      std::ranges::none_of(offers, [](const auto& offer) { return offer->resource.is_mps_by_rule; }))
+    return {};
+  return mps::why_no_namespaces(*snapshot, node_.config, mps_.program_problem(snapshot->driver.version));
 }
 
 void Devices::set_demand_source(device_plugin::DemandSource source) {

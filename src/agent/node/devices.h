@@ -39,6 +39,7 @@ class Devices final : public Component {
   // Null before the node's config is known, and once the devices are closed.
   const Agent* agent() const { return agent_ ? &*agent_ : nullptr; }
   NvmlDriver* driver() { return driver_.get(); }
+  // Its Lists wait for the kubelet's allocations (device_plugin/list_delay.h).
   // Preconditions: attach_devices() was called after the last detach_devices().
   device_plugin::PodResources& pod_resources() { return *pod_resources_; }
 
@@ -78,10 +79,16 @@ class Devices final : public Component {
   using Holders = std::map<DeviceId, std::string>;
   // Which containers hold devices, from the kubelet; `done` comes from the loop.
   void list_containers(std::function<void(Result<Containers>)> done);
+  // The same for whom a container waits to start: only an Allocate in progress delays it.
+  void list_for_start(std::function<void(Result<Containers>)> done);
   // Which Pod holds each device.
   void list_holders(std::function<void(Result<Holders>)> done);
   // As PluginHost::shows_allocations().
   bool shows_allocations() const { return host_ && host_->shows_allocations(); }
+
+  // Why the shares by MPS that rules offer do not hold nvidia.com/gpucores, one line; empty: they do, or
+  // there are none.
+  std::string why_no_compute_limit();
 
   // As PluginHost::set_demand_source(), whatever host is there.
   void set_demand_source(device_plugin::DemandSource source);
@@ -100,9 +107,12 @@ class Devices final : public Component {
   };
 
   void build();
+  void connect_to_kubelet();
   void rebuild();
   AgentPorts make_ports();
   void watch_kernel_log();
+  // `resources`: null before the node's configuration has been chosen.
+  void list_by(device_plugin::PodResources* resources, std::function<void(Result<Containers>)> done);
   void pause_mps(std::function<void()> done);
   void merge_withdrawn();
 
@@ -123,7 +133,9 @@ class Devices final : public Component {
   std::unique_ptr<KernelLog> kernel_log_;
   std::unique_ptr<NvmlDriver> driver_;
   std::unique_ptr<device_plugin::PluginHost> host_;
-  std::unique_ptr<device_plugin::PodResources> pod_resources_;
+  // Without a delay, for Allocate itself; the others use it, and go first.
+  std::unique_ptr<device_plugin::PodResources> undelayed_resources_;
+  std::unique_ptr<device_plugin::PodResources> pod_resources_, start_resources_;
   std::optional<Agent> agent_;  // goes first: it uses those above
 };
 

@@ -7,7 +7,8 @@
 //                    "limit": 8589934592, "grade": "none", "reasons": ["container main is privileged"]}],
 //    "no_compute_limit": "the driver is 595.91.07: …"}
 //
-// The last is there where shares by MPS are wanted and no Pod's nvidia.com/gpucores is held.
+// A "limit" of 0: only MPS limits the container, each of its processes. "no_compute_limit" is there where
+// shares by MPS are wanted and no Pod's nvidia.com/gpucores is held.
 #pragma once
 
 #include <optional>

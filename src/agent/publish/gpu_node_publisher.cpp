@@ -149,6 +149,7 @@ GpuNode build_gpu_node(GpuNodeInputs inputs) {
   }
   const auto of_claims = shared_by_claims(inputs.claim_pool, snapshot);
   resources.push_back(&of_claims);
+  node.no_compute_limit = std::move(inputs.no_compute_limit);
   node.memory_limit = partition::common_limit_means(resources, snapshot, inputs.config);
   if (inputs.claim_pool != nullptr)
     add_resource_to_node(snapshot, make_claimed_resource(*inputs.claim_pool, snapshot), node, places);

@@ -40,6 +40,7 @@ struct GpuNodeInputs {
   const placement::LoadsByGpu& loads;  // by which the node chooses
   std::vector<scheduler::ControllerLoad> controllers;
   scheduler::MigOffer mig_offer{};
+  std::string no_compute_limit{};  // GpuNode::no_compute_limit
 };
 
 // Builds the object. Pure.

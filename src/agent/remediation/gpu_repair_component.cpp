@@ -68,13 +68,14 @@ class GpuRepairComponent final : public Component {
   }
   void stop_repairer() {
     if (!repairer_) return;
-    // nvidia-smi may still run: the next repairer ends the withdrawal.
+    // nvidia-smi may still run: the next repairer ends the withdrawal, and the pause of MPS daemons.
     is_leftover_read_ = false;
     if (repairer_->is_resetting()) interrupted_ = repairer_->record().resetting;
     repairer_.reset();
     requester_.reset();
     store_.reset();
-    if (!interrupted_) node_.devices->set_withdrawn(Devices::WithdrawnFor::kReset, {});
+    if (interrupted_) return;
+    node_.devices->set_withdrawn(Devices::WithdrawnFor::kReset, {});
     node_.devices->resume_mps_after_reset();
   }
 

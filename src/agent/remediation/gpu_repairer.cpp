@@ -59,6 +59,7 @@ void GpuRepairer::await_interrupted_reset(Duration reset_timeout) {
   const auto left = reset_timeout - std::max(since, Duration::zero());
   if (reset.boot_id != ports_.boot_id || left <= Duration::zero()) {
     record_.resetting.reset();
+    ports_.resume_daemons();
     return save_record();
   }
   step_ = Step::kInterrupted;
@@ -72,6 +73,7 @@ void GpuRepairer::end_interrupted_reset() {
   record_.resetting.reset();
   save_record();
   step_ = Step::kIdle;
+  ports_.resume_daemons();
   ports_.withdraw({});
   evaluate();
 }

@@ -104,7 +104,9 @@ TEST_F(GpuRepairerTest, TheNextAgentKnowsOfAnInterruptedReset) {
   EXPECT_TRUE(was_reported("GpuResetFailed: the agent ended or was reconfigured during the reset of GPU-3"));
   EXPECT_TRUE(withdrawn_.contains(test_uuid(3))) << "nvidia-smi may still run";
   EXPECT_TRUE(saved_.resetting);
+  const auto resumes = resumes_;
   loop_.advance(policy_.reset.timeout);
+  EXPECT_EQ(resumes_, resumes + 1) << "MPS daemons that were paused for the reset";
   EXPECT_TRUE(withdrawn_.empty());
   EXPECT_FALSE(saved_.resetting);
   EXPECT_EQ(saved_.attempts.at(test_uuid(3)).size(), 1u);

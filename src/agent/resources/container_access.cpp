@@ -1,5 +1,6 @@
 #include "agent/resources/container_access.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <linux/sched.h>
 #include <signal.h>
@@ -12,6 +13,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <memory>
 #include <utility>
 
 #include "base/text.h"
@@ -27,14 +29,29 @@ bool matches_number(std::string_view text, unsigned number) {
   return text == "*" || text::parse_unsigned(text) == number;
 }
 
+// The sorted names of the directories in one of cgroupfs, which says of each entry what it is: a cgroup has
+// dozens of files.
+std::vector<std::string> list_cgroups(const RootDirectory& mount, const std::string& path) {
+  std::vector<std::string> names;
+  auto opened = mount.open_file(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+  if (!opened) return names;
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory(::fdopendir(opened->get()), ::closedir);
+  if (!directory) return names;
+  static_cast<void>(opened->release());  // closedir closes it
+  while (const dirent* entry = ::readdir(directory.get())) {
+    const std::string_view name = entry->d_name;
+    if (entry->d_type == DT_DIR && name != "." && name != "..") names.emplace_back(name);
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
 // A container's files are a Pod's to name below its own cgroup: what is found first, counts.
 void add_containers(const RootDirectory& mount, const std::string& path, unsigned depth,
                     std::size_t& directories, DeviceCgroups& found) {
   if (depth > kMaxCgroupDepth) return;
-  for (const auto& name : mount.list_directory(path).value_or(std::vector<std::string>())) {
+  for (const auto& name : list_cgroups(mount, path)) {
     const std::string below = (path == "/" ? "/" : path + "/") + name;
-    // The files of a cgroup have a dot after the controller's name; so have units of systemd.
-    if (!mount.open_file(below, O_PATH | O_DIRECTORY | O_NOFOLLOW)) continue;
     if (++directories > kMaxCgroupDirectories) return;
     const auto pods = metrics::pod_cgroups("0::" + below);
     if (!pods.empty() && !pods.front().container.empty()) {

@@ -443,6 +443,8 @@ void add_list(CLI::App& app, Run& run) {
   const auto options = std::make_shared<ListOptions>();
   add_output_options(command, options->output);
   add_driver_root_option(command, options->driver_root);
+  command.add_option("--socket", options->socket, "agent socket (default /run/gpulet/agent.sock)")
+      ->envname("GPULET_SOCKET");
   command.callback([options, &run] { run = [options] { return run_list(*options); }; });
 }
 

@@ -126,15 +126,56 @@ void add_constraint_hints(ClusterState& view, const PodRequest& request,
   }
 }
 
-// For each resource: the node that is closest to fitting, who holds its devices, and which are broken.
-void add_count_hints(ClusterState& view, const PodRequest& request, const std::vector<std::string>& names,
-                     std::vector<std::string>& hints) {
+// Of all containers that run at once.
+std::map<ResourceName, unsigned> count_devices(const PodRequest& request) {
   std::map<ResourceName, unsigned> counts;
   for (const auto& container : request.containers) {
     if (container.kind == ContainerRequest::Kind::kInit) continue;
     for (const auto& device : container.devices) counts[device.resource] += device.count;
   }
-  for (const auto& [resource, count] : counts) {
+  return counts;
+}
+
+// Which nodes could cut the devices on demand; where none can, why not.
+void add_on_demand_hint(ClusterState& view, const ResourceName& resource, unsigned count,
+                        const std::vector<std::string>& names, std::vector<std::string>& hints) {
+  std::vector<std::string> able, unable;
+  for (const auto& name : names) {
+    const auto* const offer = view.find_node(name)->node.mig_offer.find(resource);
+    if (offer == nullptr) continue;
+    const std::string most = name + " (" + std::to_string(offer->count);
+    if (offer->count >= count) {
+      able.push_back(most + ")");
+    } else {
+      unable.push_back(most + (offer->why.empty() ? "" : ": " + offer->why) + ")");
+    }
+  }
+  if (!able.empty()) {
+    hints.push_back("with MIG on demand " + resource.str() + " can be free on " +
+                    text::join_limited(able, kMaxNamed));
+  } else if (!unable.empty()) {
+    hints.push_back("MIG on demand cannot free " + std::to_string(count) + " of " + resource.str() + ": " +
+                    text::join_limited(unable, kMaxNamed));
+  }
+}
+
+// For each resource of which no node has enough free.
+void add_on_demand_hints(ClusterState& view, const PodRequest& request, const std::vector<std::string>& names,
+                         std::vector<std::string>& hints) {
+  for (const auto& [resource, count] : count_devices(request)) {
+    const bool is_free = std::ranges::any_of(names, [&](const auto& name) {
+      const auto* const node = view.find_node(name);
+      const auto at = node->find_resource(resource);
+      return at && node->free_total[*at] >= count;
+    });
+    if (!is_free) add_on_demand_hint(view, resource, count, names, hints);
+  }
+}
+
+// For each resource: the node that is closest to fitting, who holds its devices, and which are broken.
+void add_count_hints(ClusterState& view, const PodRequest& request, const std::vector<std::string>& names,
+                     std::vector<std::string>& hints) {
+  for (const auto& [resource, count] : count_devices(request)) {
     const ClusterNode* nearest = nullptr;
     unsigned most_free = 0, largest = 0;
     std::size_t index = 0;
@@ -175,6 +216,25 @@ void add_count_hints(ClusterState& view, const PodRequest& request, const std::v
     if (!holders.empty()) hint += "; held by " + text::join_limited(holders, kMaxNamed);
     if (!broken.empty()) hint += "; not offered: " + text::join_limited(broken, kMaxNamed);
     hints.push_back(std::move(hint));
+  }
+}
+
+// Of the Pod's node and of those where it fits, each reason once.
+void add_compute_notes(ClusterState& view, const PodRequest& request, Explanation& result) {
+  if (!request.requests_compute) return;
+  std::map<std::string, std::vector<std::string>> nodes;  // by why
+  const auto add_node = [&](const std::string& name) {
+    const auto* const node = view.find_node(name);
+    if (node != nullptr && !node->node.no_compute_limit.empty())
+      nodes[node->node.no_compute_limit].push_back(name);
+  };
+  add_node(result.node);
+  for (const auto& node : result.nodes) {
+    if (node.fits) add_node(node.node);
+  }
+  for (const auto& [why, names] : nodes) {
+    result.notes.push_back("nvidia.com/gpucores is checked, not held, on " +
+                           text::join_limited(names, kMaxNamed) + ": " + why);
   }
 }
 
@@ -235,7 +295,8 @@ Explanation explain_placement(ClusterState& view, Scorer& scorer, const PodReque
                      .faults = {},
                      .malformed = {},
                      .nodes = {},
-                     .hints = {}};
+                     .hints = {},
+                     .notes = {}};
   for (const auto& one : request.malformed) result.malformed.push_back(one.message());
   const auto names = view.node_names();
   const Filter filter(request);
@@ -279,10 +340,13 @@ Explanation explain_placement(ClusterState& view, Scorer& scorer, const PodReque
     return std::tuple(!a.fits, -a.score, -a.policy_score.value_or(0)) <
            std::tuple(!b.fits, -b.score, -b.policy_score.value_or(0));
   });
-  if (fit.empty() && request.node.empty() && request.request_error.empty()) {
+  const bool waits = request.node.empty() && request.request_error.empty();
+  if (waits && (fit.empty() || !is_published)) add_on_demand_hints(view, request, names, result.hints);
+  if (waits && fit.empty()) {
     add_constraint_hints(view, request, names, result.hints);
     add_count_hints(view, request, names, result.hints);
   }
+  add_compute_notes(view, request, result);
   return result;
 }
 
@@ -319,6 +383,8 @@ std::string explanation_text(const Explanation& explanation, std::size_t limit) 
   if (refused > limit) text += "  and " + std::to_string(refused - limit) + " more\n";
   if (!explanation.hints.empty()) text += "Hints:\n";
   for (const auto& hint : explanation.hints) text += "  " + hint + "\n";
+  if (!explanation.notes.empty()) text += "Notes:\n";
+  for (const auto& note : explanation.notes) text += "  " + note + "\n";
   return text;
 }
 
@@ -343,7 +409,8 @@ std::string explanation_json(const Explanation& explanation) {
                                  {"faults", explanation.faults},
                                  {"malformed", explanation.malformed},
                                  {"nodes", std::move(nodes)},
-                                 {"hints", explanation.hints}};
+                                 {"hints", explanation.hints},
+                                 {"notes", explanation.notes}};
   return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 

@@ -32,6 +32,7 @@ struct Explanation {
   std::vector<std::string> malformed;
   std::vector<NodeExplanation> nodes;  // best first; rejected nodes last, by name
   std::vector<std::string> hints;      // what would make it fit, if it fits nowhere
+  std::vector<std::string> notes{};    // what its node, or nodes where it fits, do not hold of its requests
 };
 
 // "4 nvidia.com/gpu, of H100, linked by NV"

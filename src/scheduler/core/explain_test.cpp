@@ -44,6 +44,32 @@ TEST_F(ExplainTest, NamesReasonsAndHints) {
       "  without the annotation gpulet.io/gpu-links it fits on n1\n");
 }
 
+TEST_F(ExplainTest, SaysWhatMigOnDemandCouldFree) {
+  const ResourceName half("nvidia.com/mig-3g.40gb");
+  auto offering = test_node(1, 1);
+  offering.mig_offer.resources.push_back({half, 1, "GPU 0: 4 x 1g.10gb in use"});
+  view_.set_node("n1", offering);
+  auto pod = test_pod("p", 1);
+  pod.containers[0].devices[0].resource = half;
+  EXPECT_EQ(ask(pod).hints,
+            std::vector<std::string>{"with MIG on demand nvidia.com/mig-3g.40gb can be free on n1 (1)"});
+  pod.containers[0].devices[0].count = 2;
+  EXPECT_EQ(ask(pod).hints, std::vector<std::string>{"MIG on demand cannot free 2 of nvidia.com/mig-3g.40gb: "
+                                                     "n1 (1: GPU 0: 4 x 1g.10gb in use)"});
+  // Where others of the kind exist, and are all held.
+  auto held = test_node(1, 1);
+  held.resources[0].name = half;
+  hold_units(held, "team/one", {0});
+  view_.set_node("n2", held);
+  pod.containers[0].devices[0].count = 1;
+  EXPECT_EQ(ask(pod).hints,
+            (std::vector<std::string>{"with MIG on demand nvidia.com/mig-3g.40gb can be free on n1 (1)",
+                                      "n2 lacks 1 nvidia.com/mig-3g.40gb; held by team/one (1)"}));
+  held.allocations.clear();
+  view_.set_node("n2", held);
+  EXPECT_EQ(ask(pod).hints, std::vector<std::string>());
+}
+
 TEST_F(ExplainTest, NamesTheFieldOfAMemoryRequest) {
   auto pod = test_pod("p", 1);
   pod.containers[0].memory = {.mib = 100'000};
@@ -56,6 +82,26 @@ TEST_F(ExplainTest, NamesTheFieldOfAMemoryRequest) {
   EXPECT_EQ(ask(pod).requests, "1 nvidia.com/gpu, with 33.3000 % of the memory each");
   pod.containers[0].memory = {.millionths = 500'000};
   EXPECT_EQ(ask(pod).requests, "1 nvidia.com/gpu, with 50 % of the memory each");
+}
+
+TEST_F(ExplainTest, SaysWhereComputeIsNotHeldAndWhy) {
+  auto older = test_node(8, 8);
+  older.no_compute_limit = "the driver is 580.95.05: MPS protocol 3 needs 615 or later";
+  for (const char* name : {"n1", "n2", "n3", "n4"})
+    view_.set_node(name, name == std::string("n4") ? test_node(8, 8) : older);
+  auto pod = test_pod("p", 1);
+  EXPECT_TRUE(ask(pod).notes.empty());
+  pod.requests_compute = true;
+  const std::string note =
+      "nvidia.com/gpucores is checked, not held, on n1, n2, n3: " + older.no_compute_limit;
+  EXPECT_EQ(ask(pod).notes, std::vector<std::string>{note});
+  EXPECT_TRUE(explanation_text(ask(pod)).ends_with("Notes:\n  " + note + "\n"));
+  EXPECT_EQ(nlohmann::json::parse(explanation_json(ask(pod)))["notes"][0], note);
+  older.no_compute_limit = "gpulet.mps.manage is false: another program runs the daemons";
+  view_.set_node("n2", older);
+  EXPECT_EQ(ask(pod).notes.size(), 2U);
+  view_.set_node("n2", test_node(0, 0));
+  EXPECT_EQ(ask(pod).notes.size(), 1U) << "nodes where it does not fit do not count";
 }
 
 TEST_F(ExplainTest, NamesTheGradeThatAPodDemands) {

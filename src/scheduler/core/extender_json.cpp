@@ -134,6 +134,7 @@ void read_fraction_requests(const fraction::PodFields& fields, PodRequest& reque
   }
   const std::string own = "annotation " + std::string(fraction::kMemoryAnnotation);
   for (auto& one : *read) {
+    request.requests_compute |= one.compute_thousandths != 0;
     const auto container = std::ranges::find(request.containers, one.container, &ContainerRequest::name);
     // apply_annotation() reads the constraint on the whole Pod.
     if (container == request.containers.end() || one.memory_source == own) continue;

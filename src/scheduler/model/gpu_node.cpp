@@ -268,6 +268,7 @@ class GpuNodeDecoder {
     });
     node_.controllers = read_controllers(fields, error_);
     if (!fields.get_field("memoryLimit").is_null()) read_memory_limit(fields.get_field("memoryLimit"));
+    node_.no_compute_limit = fields.read_string("whyNoComputeLimit");
     node_.mig_offer = decode_mig_offer(fields.get_field("migOnDemand"));
     if (error_) return fail(*error_);
     return std::move(node_);
@@ -438,6 +439,7 @@ json spec_json(const GpuNode& node) {
   if (!node.allocations.empty()) spec["holders"] = json::array();
   for (const auto& allocation : node.allocations) spec["holders"].push_back(json_of(allocation));
   if (node.memory_limit != fraction::LimitMeans{}) spec["memoryLimit"] = json_of(node.memory_limit);
+  if (!node.no_compute_limit.empty()) spec["whyNoComputeLimit"] = truncate_text(node.no_compute_limit);
   if (!node.mig_offer.resources.empty()) spec["migOnDemand"] = encode_mig_offer(node.mig_offer);
   if (!node.controllers.empty()) spec["controllers"] = json::array();
   for (const auto& load : node.controllers) spec["controllers"].push_back(json_of(load));

@@ -111,11 +111,14 @@ struct GpuNode {
   // ResourceUnit::share_mib.
   fraction::LimitMeans memory_limit{};
   MigOffer mig_offer{};  // what it could cut for Pods that wait
+  // Why its shares by MPS do not hold nvidia.com/gpucores, one line; empty: they do, or there are none.
+  std::string no_compute_limit{};
   friend bool operator==(const GpuNode& a, const GpuNode& b) {
     return a.driver == b.driver && a.cuda_version == b.cuda_version && a.rules == b.rules &&
            a.models == b.models && a.gpus == b.gpus && a.pairs == b.pairs && a.resources == b.resources &&
            a.allocations == b.allocations && a.controllers == b.controllers &&
-           a.memory_limit == b.memory_limit && a.mig_offer == b.mig_offer;
+           a.memory_limit == b.memory_limit && a.mig_offer == b.mig_offer &&
+           a.no_compute_limit == b.no_compute_limit;
   }
 
   const GpuModel& unit_model(const ResourceUnit& unit) const { return models[gpus[unit.gpu].model]; }

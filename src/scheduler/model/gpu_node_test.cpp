@@ -33,6 +33,7 @@ GpuNode any_node() {
       *rc::gen::element(placement::SharedPolicy::kDistributed, placement::SharedPolicy::kPacked);
   node.rules.load = *rc::gen::element(placement::LoadPolicy::kIgnore, placement::LoadPolicy::kPrefer,
                                       placement::LoadPolicy::kStrict);
+  if (*rc::gen::inRange(0, 2) == 0) node.no_compute_limit = "gpulet.mps.manage is false";
   node.resources[0].shares_on = *rc::gen::element(placement::SharesOn::kAnyGpu, placement::SharesOn::kOneGpu,
                                                   placement::SharesOn::kDifferentGpus);
   for (std::size_t a = 0; a < size; ++a) {

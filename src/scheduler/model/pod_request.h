@@ -186,6 +186,7 @@ struct PodRequest {
   bool prefers_nodes = false;
   std::vector<MalformedAnnotation> malformed;
   LimitDemand limit_demand{};
+  bool requests_compute = false;  // of a container: nvidia.com/gpucores
 
   std::string pod_key() const { return name_space + "/" + name; }
   // The memory that each share of a container must have.

@@ -211,6 +211,7 @@ TEST(Request, ReadsOtherFormsOfMemory) {
   EXPECT_EQ(hami.containers[0].devices, (std::vector{DeviceRequest{ResourceName("nvidia.com/gpu"), 1}}))
       << "an amount is no device";
   EXPECT_EQ(hami.containers[0].memory, (fraction::MemoryAmount{.mib = 3000}));
+  EXPECT_TRUE(hami.requests_compute);
   EXPECT_EQ(hami.containers[0].memory_source, "limit nvidia.com/gpumem of container main");
   EXPECT_EQ(pod_with_limits({{"nvidia.com/gpu", 1}, {"nvidia.com/gpumem", 3000}}).greatest_memory().mib,
             3000U);
@@ -220,6 +221,7 @@ TEST(Request, ReadsOtherFormsOfMemory) {
       8192U);
   const auto own = parsed_pod(pod_json({{"gpulet.io/gpu-memory", "8Gi"}}));
   EXPECT_EQ(own.greatest_memory().mib, 8192U);
+  EXPECT_FALSE(own.requests_compute);
   EXPECT_TRUE(own.containers[0].memory.is_zero()) << "the whole Pod's constraint";
   EXPECT_EQ(own.request_error, "");
 }

@@ -1,17 +1,24 @@
 """Memory limits by the driver, as branch 615 has them: a container starts with the limit of its Pod, or not at all."""
+import json
 import os
+import pathlib
 import re
 import subprocess
 
-from lib.images import NAME
+from lib.images import NAME, PYTHON, PYTHON_LIBRARY, PYTHON_NAME, make_python_image
 from lib.kube import gpu_pod, until
 from lib.node import DRIVER_ROOT, GPULET_SIM
+from lib.testbed import CACHE, TESTBED
 
 DRIVER = "615.71.09"
 RESOURCE = "nvidia.com/gpu.limited"
 LIMIT_MIB = 8192
 PATIENCE_S = 60.0  # a container that could not be created is tried again after some seconds
 SCRIPT = "nvidia-smi | sed -n 's/.* \\([0-9]*\\)MiB *\\/ *\\([0-9]*\\)MiB.*/total \\2/p'; echo done; trap 'exit 0' TERM; sleep 100000 & wait"
+# The CUDA clients of tests/judges, and the packages that they use.
+CLIENTS = pathlib.Path(__file__).resolve().parents[2] / "judges"
+PACKAGES = CACHE / "venv" / PYTHON_LIBRARY.removeprefix("/usr/") / "site-packages"
+PIECE = 64 << 20
 
 
 class DriverLimitChecks:
@@ -28,6 +35,7 @@ class DriverLimitChecks:
         self.start_agent()
         self.node.wait_allocatable(self.kube, 4, resource=RESOURCE)
         self.gpu = self.node.gpu(0)["uuid"]
+        self.cuda_clients()
         self.limited()
         self.agent_away()
         self.misread()
@@ -50,15 +58,29 @@ class DriverLimitChecks:
                                f"gpulet: {{cdi: {{hookDir: {self.cdi.hooks}}}, fraction: {{driverLimits: true, limitDir: {self.limit_dir}}}}}\n")
         self.node.start_agent(arguments=["--config-file", self.node.config], env={"PASS_DEVICE_SPECS": "false"})
 
-    def create(self, name, limit_mib=LIMIT_MIB):
+    def pod(self, name, limit_mib, image):
         pod = gpu_pod(name, 1, self.node.name, script=SCRIPT, resource=RESOURCE)
-        pod["spec"]["restartPolicy"] = "Always"
         if limit_mib:
             pod["metadata"]["annotations"] = {"gpulet.io/gpu-memory": f"{limit_mib}Mi"}
         container = pod["spec"]["containers"][0]
-        container["image"] = NAME
+        container["image"] = image
         container["volumeMounts"] = [{"name": "machine", "mountPath": "/run/gpulet-sim"}]
         pod["spec"]["volumes"] = [{"name": "machine", "hostPath": {"path": f"{DRIVER_ROOT}/run/gpulet-sim"}}]
+        return pod
+
+    def create(self, name, limit_mib=LIMIT_MIB):
+        pod = self.pod(name, limit_mib, NAME)
+        pod["spec"]["restartPolicy"] = "Always"
+        self.kube.create_pod(pod)
+
+    def create_cuda_client(self, name, kind):
+        pod = self.pod(name, LIMIT_MIB, PYTHON_NAME)
+        container = pod["spec"]["containers"][0]
+        container["command"] = [PYTHON, str(CLIENTS / "cuda_client.py"), kind]
+        container["env"] += [{"name": "PYTHONPATH", "value": str(PACKAGES)}, {"name": "PYTHONDONTWRITEBYTECODE", "value": "1"}]
+        for number, path in enumerate((PYTHON_LIBRARY, PACKAGES, CLIENTS)):
+            pod["spec"]["volumes"].append({"name": f"python-{number}", "hostPath": {"path": str(path)}})
+            container["volumeMounts"].append({"name": f"python-{number}", "mountPath": str(path), "readOnly": True})
         self.kube.create_pod(pod)
 
     def records(self):
@@ -75,6 +97,25 @@ class DriverLimitChecks:
         done = subprocess.run(self.node.enter(GPULET_SIM, "load", self.gpu, 10, "--memory", mebibytes, "--pid", pid, "--root", DRIVER_ROOT),
                               capture_output=True, text=True, check=False)
         return done.stderr.strip() if done.returncode else ""
+
+    def cuda_clients(self):
+        """cuda-bindings and numba, unmodified: total, what is free and the error are those of the limit."""
+        image = self.node.state / "python.tar"
+        make_python_image(image, PACKAGES)
+        subprocess.run([TESTBED, "image", image], check=True, capture_output=True, text=True)
+        for kind in ("bindings", "numba"):
+            name = f"cuda-{kind}"
+            self.create_cuda_client(name, kind)
+            until(f"{name} has ended", lambda name=name: self.kube.pod(name)["status"]["phase"] in ("Succeeded", "Failed"), PATIENCE_S)
+            said = self.kube.log(name)
+            assert self.kube.pod(name)["status"]["phase"] == "Succeeded", said[-2000:]
+            seen = json.loads(said.splitlines()[-1])
+            print(f"   {name}: {seen}", flush=True)
+            assert seen["total"] == seen["device_total"] == LIMIT_MIB << 20, seen
+            assert 0 < seen["free"] < seen["total"] and seen["pieces"] == seen["free"] // PIECE, seen
+            assert seen["code"] == 2 and "OUT_OF_MEMORY" in seen["error"] and seen["copied"], seen
+            assert seen["uuids"] == [self.gpu.removeprefix("GPU-").replace("-", "")], seen
+        self.checks.remove_pods()
 
     def limited(self):
         for name in ("limited", "neighbour"):

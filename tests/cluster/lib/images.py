@@ -1,10 +1,14 @@
-"""A two-megabyte container image with glibc, made of this machine's files: to a driver, it is like a CUDA image."""
+"""Small container images with glibc, made of this machine's files: to a driver, they are like CUDA images."""
 import pathlib
 import shutil
 import subprocess
+import sys
 import tempfile
 
 NAME = "localhost/glibc:1"
+PYTHON_NAME = "localhost/python:1"  # with this machine's Python; a Pod mounts PYTHON_LIBRARY
+PYTHON = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+PYTHON_LIBRARY = f"/usr/lib/python{sys.version_info.major}.{sys.version_info.minor}"
 # Opens each named library, as CUDA programs open the driver's.
 PROBE = r"""
 #define _GNU_SOURCE
@@ -23,14 +27,25 @@ int main(int argc, char **argv) {
 """
 
 
-def libraries_of(program):
-    """The files that the loader loads for it, the loader too."""
-    reported = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
-    return [pathlib.Path(word) for line in reported.splitlines() for word in line.split() if word.startswith("/")]
+def libraries_of(*programs):
+    """The system's files that the loader loads for them, the loader too."""
+    reported = subprocess.run(["ldd", *programs], check=True, capture_output=True, text=True).stdout
+    return sorted({pathlib.Path(word) for line in reported.splitlines() for word in line.split()
+                   if word.startswith(("/lib", "/usr/lib")) and not word.endswith(":")})
 
 
 def make_glibc_image(tar):
-    """Writes an OCI archive: Debian's layout (one /usr, multiarch directories), a shell, ldconfig and the probe."""
+    write_image(tar, NAME)
+
+
+def make_python_image(tar, packages):
+    """`packages`: a directory of Python packages, which a Pod mounts; the image has what their libraries need."""
+    parts = [path for directory in (pathlib.Path(PYTHON_LIBRARY) / "lib-dynload", packages) for path in directory.rglob("*.so")]
+    write_image(tar, PYTHON_NAME, [PYTHON], libraries_of(PYTHON, *parts))
+
+
+def write_image(tar, name, programs=(), libraries=()):
+    """Writes an OCI archive: Debian's layout (one /usr, multiarch directories), a shell, ldconfig, the probe and what is named."""
     with tempfile.TemporaryDirectory() as work:
         root = pathlib.Path(work) / "root"
         for directory in ("usr/bin", "usr/sbin", "usr/lib", "usr/lib64", "etc/ld.so.conf.d", "tmp", "proc", "sys", "dev", "run"):
@@ -48,7 +63,9 @@ def make_glibc_image(tar):
         # The real driver's libraries need these parts of glibc too.
         parts = ("-Wl,--no-as-needed", "-lm", "-ldl", "-lpthread", "-lrt")
         subprocess.run(["gcc", "-O1", "-o", probe, source, *parts], check=True)
-        for library in libraries_of(probe):
+        for program in programs:
+            shutil.copy(program, root / program.lstrip("/"))
+        for library in {*libraries_of(probe), *libraries}:
             place = root / library.relative_to("/").parent
             place.mkdir(parents=True, exist_ok=True)
             shutil.copy(library.resolve(), place / library.name)
@@ -61,4 +78,4 @@ def make_glibc_image(tar):
         for command in (["init", "--layout", f"{work}/oci"], ["new", "--image", image], ["insert", "--image", image, root, "/"],
                         ["config", "--image", image, "--config.env", "PATH=/usr/bin:/usr/sbin"]):
             subprocess.run(["umoci", *map(str, command)], check=True, capture_output=True)
-        subprocess.run(["skopeo", "--insecure-policy", "copy", "-q", f"oci:{image}", f"oci-archive:{tar}:{NAME}"], check=True)
+        subprocess.run(["skopeo", "--insecure-policy", "copy", "-q", f"oci:{image}", f"oci-archive:{tar}:{name}"], check=True)

@@ -26,18 +26,20 @@ def links(device):
     return found
 
 
-def mig_devices(device):
-    found = []
-    for index in range(MAX_MIG_DEVICES):
-        try:
-            mig = n.nvmlDeviceGetMigDeviceHandleByIndex(device, index)
-        except n.NVMLError:
-            continue
+def mig_device(device, index):
+    """None where there is no such device (any more: the agent may be changing the layout)."""
+    try:
+        mig = n.nvmlDeviceGetMigDeviceHandleByIndex(device, index)
         gi = n.nvmlDeviceGetGpuInstanceId(mig)
         placement = n.nvmlGpuInstanceGetInfo(n.nvmlDeviceGetGpuInstanceById(device, gi)).placement
-        found.append({"uuid": n.nvmlDeviceGetUUID(mig), "profile": n.nvmlDeviceGetName(mig).rpartition("MIG ")[2],
-                      "gi": gi, "ci": n.nvmlDeviceGetComputeInstanceId(mig), "start": placement.start})
-    return found
+        return {"uuid": n.nvmlDeviceGetUUID(mig), "profile": n.nvmlDeviceGetName(mig).rpartition("MIG ")[2],
+                "gi": gi, "ci": n.nvmlDeviceGetComputeInstanceId(mig), "start": placement.start}
+    except (n.NVMLError_NotFound, n.NVMLError_InvalidArgument, n.NVMLError_NotSupported):
+        return None
+
+
+def mig_devices(device):
+    return [found for index in range(MAX_MIG_DEVICES) if (found := mig_device(device, index))]
 
 
 def gpus():

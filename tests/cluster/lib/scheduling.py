@@ -31,6 +31,7 @@ LOAD_PODS = 24
 AWAY_S = 1.0  # from a fault until no new Pod is scheduled there
 BUSY_S = 30.0  # for asynchronous effects
 MIG_PORT = 9415
+HOLD_LIMIT_S = 90.0  # a lost GPU returns 30 s after its checks pass again
 MIG_LIMIT_S = 90.0  # the agent looks every 15 s, and not within 10 s of an allocation
 MIG_CONFIG = """version: v1
 flags: {{migStrategy: mixed}}
@@ -568,6 +569,8 @@ class SchedulingChecks:
         """GPU 7 of n1 has seven small devices; a Pod keeps one of them while another waits for half of the GPU."""
         small, half = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
         self.start_replica(MIG_PORT, "--mig-demand-after=1")
+        # A restart of the agent begins the hold time of the GPU that was lost anew.
+        self.n1.wait_allocatable(self.kube, 8, HOLD_LIMIT_S)
         self.n1.stop_agent()
         self.n1.write_config(MIG_CONFIG.format(mig="layout: all-1g.10gb, onDemand: true"))
         self.n1.start_agent(arguments=["--config-file", self.n1.config])

@@ -73,7 +73,8 @@ std::vector<Setting> preflight_settings() {
        .kind = Kind::kDuration,
        .default_text = "30s",
        .help = "of one run on a GPU",
-       .bounds = Setting::Bounds{1000, kMostPreflightTime},
+       .bounds = Setting::Bounds{10'000,  // a start of CUDA on a large machine is no hang
+                                 kMostPreflightTime},
        .assign = [](Config& c, const Value& v) { c.gpulet.preflight.timeout = duration_value(v); }},
       {.flag = "preflight-retry-interval",
        .environment = {"GPULET_PREFLIGHT_RETRY_INTERVAL"},

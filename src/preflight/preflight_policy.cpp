@@ -24,6 +24,8 @@ bool add_record_line(const std::vector<std::string>& words, BootRecord& record) 
     record.boot_id = words[1];
     return true;
   }
+  if (words[0] == "started" && words.size() == 2)
+    return record.started.size() < kMaxBootRecordGpus && record.started.emplace(words[1]).second;
   if (words[0] != "gpu" || words.size() != 3 || record.gpus.size() >= kMaxBootRecordGpus) return false;
   const auto* const kind =
       std::ranges::find(kRecordedKinds, words[2], [](auto one) { return enum_name(one); });
@@ -37,6 +39,7 @@ std::string format_boot_record(const BootRecord& record) {
   if (!record.boot_id.empty()) out += "boot " + record.boot_id + "\n";
   for (const auto& [gpu, kind] : record.gpus)
     out += "gpu " + gpu.str() + " " + std::string(enum_name(kind)) + "\n";
+  for (const auto& gpu : record.started) out += "started " + gpu.str() + "\n";
   return out + "end\n";
 }
 
@@ -52,7 +55,7 @@ Result<BootRecord> parse_boot_record(std::string_view content) {
   BootRecord record;
   for (std::size_t i = 1; i + 2 < lines.size(); ++i) {
     if (!add_record_line(text::split(lines[i], ' '), record))
-      return wrong(i + 1, "is neither 'boot ID' nor 'gpu GPU passed|slow|failed|unknown'");
+      return wrong(i + 1, "is neither 'boot ID', 'started GPU' nor 'gpu GPU passed|slow|failed|unknown'");
   }
   return record;
 }

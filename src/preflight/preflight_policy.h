@@ -4,12 +4,14 @@
 //   gpulet-preflight 1
 //   boot 4c6f…
 //   gpu GPU-5a… passed
+//   started GPU-7c…
 //   end
 #pragma once
 
 #include <array>
 #include <chrono>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,6 +40,9 @@ struct Policy {
 struct BootRecord {
   std::string boot_id;
   std::map<DeviceUuid, Verdict::Kind> gpus;  // the last result of each, in this boot
+  // Their run has begun, and an agent that finds them here has not seen it end: it may have ended the agent,
+  // which has its memory in common with it.
+  std::set<DeviceUuid> started{};
   friend bool operator==(const BootRecord&, const BootRecord&) = default;
 };
 inline constexpr std::size_t kMaxBootRecordBytes = 64u << 10;

@@ -80,9 +80,9 @@ Result<std::vector<mig::DeviceHolder>> read_gpu_contexts(const nvml::Session& se
                                                          const std::string& proc_root) {
   const auto device = find_gpu_at(session, index, gpu);
   const auto processes = device ? nvml::Usage(session, *device).process_memory() : fail(device.error());
-  if (!processes && !lists_no_processes(processes.error())) return fail(processes.error());
+  if (!processes) return fail(processes.error());
   std::vector<mig::DeviceHolder> holders;
-  for (const auto& one : processes ? *processes : std::vector<nvml::ProcessMemory>())
+  for (const auto& one : *processes)
     holders.push_back({one.process.pid, mig::process_text(one.process.pid, proc_root)});
   return holders;
 }
@@ -91,8 +91,9 @@ Result<std::vector<mig::DeviceHolder>> read_gpu_holders(const nvml::Session& ses
                                                         const DeviceUuid& gpu, unsigned minor,
                                                         const std::string& proc_root) {
   auto holders = mig::find_device_holders(minor, proc_root);
-  GPULET_TRY_ASSIGN(const auto contexts, read_gpu_contexts(session, index, gpu, proc_root));
-  for (const auto& one : contexts) {
+  const auto contexts = read_gpu_contexts(session, index, gpu, proc_root);
+  if (!contexts && !lists_no_processes(contexts.error())) return fail(contexts.error());
+  for (const auto& one : contexts ? *contexts : std::vector<mig::DeviceHolder>()) {
     if (std::ranges::count(holders, one.pid, &mig::DeviceHolder::pid) == 0) holders.push_back(one);
   }
   std::ranges::sort(holders, {}, &mig::DeviceHolder::pid);

@@ -154,7 +154,11 @@ AgentPorts Devices::make_ports() {
                 [&](Component& component) { component.on_health_changed(view, changes); });
           },
       .allocated = [this] { node_.notify_allocated(); },
-      .prepare_close = [this](auto done) { pause_mps(std::move(done)); },
+      .prepare_close =
+          [this](auto done) {
+            if (!before_close_) return pause_mps(std::move(done));
+            before_close_([this, done = std::move(done)]() mutable { pause_mps(std::move(done)); });
+          },
       .withdrawn =
           [this](const auto& snapshot) {
             if (before_offer_) {

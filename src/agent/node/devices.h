@@ -69,6 +69,10 @@ class Devices final : public Component {
   using BeforeOffer = std::function<std::map<DeviceUuid, std::string>(const inventory::Snapshot&)>;
   void set_before_offer(BeforeOffer source);
   bool has_before_offer() const { return before_offer_ != nullptr; }
+  // Called before the driver closes on request, to end what else of this agent holds it; it calls `done`
+  // once. May be empty.
+  using BeforeClose = std::function<void(std::function<void()> done)>;
+  void set_before_close(BeforeClose hook) { before_close_ = std::move(hook); }
   // As HealthController::set_preflights().
   void set_preflights(Preflights preflights);
   const std::map<DeviceUuid, std::string>& withdrawn() const { return facts_.withdrawn; }
@@ -124,6 +128,7 @@ class Devices final : public Component {
   partition::NodeFacts facts_;
   std::map<WithdrawnFor, std::map<DeviceUuid, std::string>> withdrawn_;
   BeforeOffer before_offer_;
+  BeforeClose before_close_;
   bool is_mps_paused_ = false;  // for a reset
   std::optional<std::string> release_;
   std::optional<Endpoints> endpoints_;

@@ -1,9 +1,12 @@
 #include "agent/node/gpu_processes.h"
 
+#include <algorithm>
+#include <set>
 #include <utility>
 
 #include "agent/driver/gpu_reset.h"
 #include "agent/node/devices.h"
+#include "base/device_id.h"
 
 namespace gpulet::agent {
 namespace {
@@ -41,6 +44,17 @@ void read_gpu_processes(Node& node, ProcessKind kind, std::vector<DeviceUuid> gp
         return holders;
       },
       std::move(done));
+}
+
+std::vector<std::string> pods_on(const inventory::Gpu& gpu, const mig::PodsByDevice& pods) {
+  std::set<std::string> names;
+  for (const auto& [id, pod] : pods) {
+    const auto uuid = without_share(id.str());
+    const bool is_part = std::ranges::any_of(
+        gpu.mig_devices, [&](const inventory::MigDevice& device) { return device.uuid.str() == uuid; });
+    if (is_part || uuid == gpu.uuid.str()) names.insert(pod);
+  }
+  return {names.begin(), names.end()};
 }
 
 }  // namespace gpulet::agent

@@ -1,4 +1,5 @@
 // Joins PreflightController to the node: `gpulet.preflight`.
+#include <memory>
 #include <utility>
 
 #include "agent/mig/mig_manager.h"
@@ -8,17 +9,16 @@
 #include "agent/observe/node_metrics.h"
 #include "agent/preflight/preflight_controller.h"
 #include "agent/preflight/preflight_runner.h"
+#include "agent/preflight/unfit_gpus.h"
 #include "base/log.h"
 #include "health/state/persisted_state.h"
 
 namespace gpulet::agent {
 namespace {
 
-using Unfit = std::map<DeviceUuid, std::string>;
 using WithdrawnFor = Devices::WithdrawnFor;
 
-// The layout that takes MIG away.
-constexpr std::string_view kNoMigLayout = "all-disabled";
+constexpr Duration kStopLimit = std::chrono::seconds(2);
 
 metrics::GpuPreflight preflight_numbers(const DeviceUuid& gpu, const PreflightStatus& status, Time now) {
   metrics::GpuPreflight numbers{.gpu = gpu};
@@ -61,11 +61,17 @@ std::vector<std::string> preflight_arguments(const DeviceUuid& gpu, const std::v
 
 class PreflightComponent final : public Component {
  public:
-  explicit PreflightComponent(Node& node) : node_(node), store_(node.loop) {}
-  ~PreflightComponent() override { stop_controller(); }
+  explicit PreflightComponent(Node& node) : node_(node), store_(node.loop) {
+    node_.devices->set_before_close([this](auto done) { end_runs(std::move(done)); });
+  }
+  ~PreflightComponent() override {
+    stop_controller();
+    node_.devices->set_before_close(nullptr);
+  }
   PreflightComponent(const PreflightComponent&) = delete;
 
   void apply_config() override {
+    unfit_generation_.reset();
     if (!is_enabled() || node_.config.gpulet.state_dir != state_dir_) stop_controller();
     start_controller();
     if (!is_enabled() && node_.devices->has_before_offer()) {
@@ -85,6 +91,20 @@ class PreflightComponent final : public Component {
     update_soon();
   }
 
+  // What runs now is no result, and is due for the next agent.
+  void stop(std::function<void()> done) override {
+    is_stopped_ = true;
+    const bool has_record = controller_ && !state_dir_.empty();
+    stop_controller();
+    if (!has_record) return done();
+    const auto ended = std::make_shared<std::function<void()>>(std::move(done));
+    const auto end_once = [ended] {
+      if (const auto call = std::exchange(*ended, nullptr)) call();
+    };
+    stop_limit_ = node_.loop.after(kStopLimit, end_once);  // a disk may hang
+    store_.save_record(preflight::boot_record_path(state_dir_), *last_record_, end_once);
+  }
+
   void add_counts(NodeCounts& counts) const override {
     if (!controller_) return;
     for (const auto& [gpu, status] : controller_->results())
@@ -96,12 +116,12 @@ class PreflightComponent final : public Component {
 
   // Before the agent offers anything.
   void start_controller() {
-    if (!is_enabled() || controller_ || node_.devices->agent() == nullptr) return;
+    if (!is_enabled() || is_stopped_ || controller_ || node_.devices->agent() == nullptr) return;
     state_dir_ = node_.config.gpulet.state_dir;
     runner_.emplace(node_.loop);
     controller_.emplace(make_preflight_ports(), read_record());
     node_.devices->set_before_offer([this](const inventory::Snapshot& snapshot) {
-      return controller_->gpus_before_offer(snapshot, node_.config.gpulet.preflight, find_unfit(snapshot));
+      return controller_->gpus_before_offer(snapshot, node_.config.gpulet.preflight, unfit_gpus(snapshot));
     });
     show_results({});
   }
@@ -110,9 +130,19 @@ class PreflightComponent final : public Component {
     if (!controller_) return;
     node_.devices->set_before_offer([waiting = node_.devices->withdrawn_for(WithdrawnFor::kPreflight)](
                                         const inventory::Snapshot&) { return waiting; });
-    last_record_ = controller_->record();
+    last_record_ = controller_->record_at_end();
     controller_.reset();
     runner_.reset();
+  }
+
+  // The driver is released: the update ends what runs, and nothing begins after it.
+  void end_runs(std::function<void()> done) {
+    node_.loop.post([this, done = std::move(done), alive = lifetime_.watch()]() mutable {
+      if (!alive) return;
+      if (!controller_) return done();
+      controller_->update_preflights();
+      runner_->end_runs(std::move(done));
+    });
   }
 
   // What this agent has recorded may not be on the disk yet.
@@ -134,15 +164,16 @@ class PreflightComponent final : public Component {
     });
   }
 
-  Unfit find_unfit(const inventory::Snapshot& snapshot) const {
-    Unfit unfit;
-    for (const auto& gpu : snapshot.gpus) {
-      if (gpu.mig_enabled || gpu.mig_pending) unfit[gpu.uuid] = "it is in MIG mode";
-    }
-    for (const auto& target : mig_targets(snapshot, node_.config, node_.labels)) {
-      if (target.layout != kNoMigLayout) unfit.emplace(target.gpu, "it is to have a MIG layout");
-    }
-    return unfit;
+  // A layout file is read once for each snapshot and target.
+  const UnfitGpus& unfit_gpus(const inventory::Snapshot& snapshot) const {
+    auto targets = mig_targets(snapshot, node_.config, node_.labels);
+    if (unfit_generation_ == snapshot.generation && targets == unfit_targets_) return unfit_;
+    unfit_ = find_unfit(snapshot, targets, [this](const auto& name, auto gpus) {
+      return mig_layouts(node_.config, name, gpus);
+    });
+    unfit_generation_ = snapshot.generation;
+    unfit_targets_ = std::move(targets);
+    return unfit_;
   }
 
   std::optional<PreflightNode> read_preflight_node() const {
@@ -152,11 +183,12 @@ class PreflightComponent final : public Component {
     PreflightNode state{
         .view = agent->health_view(), .snapshot = status.snapshot, .policy = node_.config.gpulet.preflight};
     if (!state.view || !state.snapshot) return std::nullopt;
-    // A reset and a change of the MIG mode close the driver.
-    state.is_paused = !status.driver_answers || state.view->release ||
-                      !node_.devices->withdrawn_for(WithdrawnFor::kReset).empty() ||
-                      !node_.devices->withdrawn_for(WithdrawnFor::kMigChange).empty();
-    state.unfit = find_unfit(*state.snapshot);
+    if (!status.driver_answers || state.view->release) state.paused = "for the driver";
+    // It closes the driver.
+    if (!node_.devices->withdrawn_for(WithdrawnFor::kReset).empty()) state.paused = "for a reset to end";
+    for (const auto& [gpu, reason] : node_.devices->withdrawn_for(WithdrawnFor::kMigChange))
+      state.paused_gpus[gpu] = "for the change of its MIG to end";
+    state.unfit = unfit_gpus(*state.snapshot);
     return state;
   }
 
@@ -191,19 +223,25 @@ class PreflightComponent final : public Component {
             },
         .show = [this](auto gpus) { show_results(std::move(gpus)); },
         .save =
-            [this](const auto& record) {
-              if (!state_dir_.empty()) store_.save_record(preflight::boot_record_path(state_dir_), record);
+            [this](const auto& record, auto done) {
+              if (!state_dir_.empty())
+                return store_.save_record(preflight::boot_record_path(state_dir_), record, std::move(done));
+              if (done) done();
             },
         .boot_id = health::read_boot_id().value_or(""),
     };
   }
 
   Node& node_;
-  bool is_update_posted_ = false;
+  bool is_update_posted_ = false, is_stopped_ = false;
+  mutable std::optional<std::uint64_t> unfit_generation_;  // of the snapshot for which these hold
+  mutable std::vector<MigTarget> unfit_targets_;
+  mutable UnfitGpus unfit_;
   std::string state_dir_;
   std::optional<preflight::BootRecord> last_record_;
   std::optional<PreflightRunner> runner_;
   PreflightRecordStore store_;
+  Subscription stop_limit_;
   std::optional<PreflightController> controller_;  // goes first: it uses those above
   Lifetime lifetime_;
 };

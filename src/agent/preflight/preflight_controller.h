@@ -7,10 +7,12 @@
 // Unknown is not broken: a GPU that is held, in MIG mode or cannot be checked is offered, and its health says
 // that the check did not run. One that passed, or could not be checked, is not due again in this boot: the
 // record of the boot survives the agent. A hang, or slow copies, count only once they are repeated while no
-// other GPU is checked, without the peer of the first run. GPUs of one round are offered together, as each
-// may be another one's peer. A change of MIG, a reset or the release of the driver ends the runs that are in
-// its way; they begin again afterwards. Whether a GPU returns is up to its evidence
-// (health/state/device_status.h). Loop's thread only.
+// other GPU is checked; copies with a peer only if they are slow or wrong with two peers, as the first may be
+// at fault: of two GPUs, nothing is known by them. If all GPUs of a round hang, CUDA starts slowly: they are
+// unknown. GPUs of one round are offered together, as each may be another one's peer. A change of MIG, a
+// reset or the release of the driver ends the runs that are in its way; they begin again afterwards. A run
+// that ended the agent is not repeated: it is recorded before it begins. Whether a GPU returns is up to its
+// evidence (health/state/device_status.h). Loop's thread only.
 #pragma once
 
 #include <deque>
@@ -47,8 +49,9 @@ struct PreflightNode {
   health::HealthViewPtr view;
   inventory::SnapshotPtr snapshot;
   preflight::Policy policy;
-  bool is_paused = false;                     // no GPU is checked now: no driver, a reset, a change of MIG
+  std::string paused{};                       // what all GPUs wait for: "for the driver"; empty: nothing
   std::map<DeviceUuid, std::string> unfit{};  // cannot be checked, with the reason: MIG
+  std::map<DeviceUuid, std::string> paused_gpus{};  // what each of these waits for
 };
 
 struct PreflightPorts {
@@ -71,8 +74,10 @@ struct PreflightPorts {
   std::function<void(const DeviceUuid&)> stop;
   std::function<void(const DeviceUuid&, const health::ProbeReading&)> submit;
   std::function<void(std::map<DeviceUuid, Preflights::OfGpu>)> show;
-  std::function<void(const preflight::BootRecord&)> save;  // does not block; the newest one wins
-  std::string boot_id;                                     // of this boot; empty: not known
+  // Does not block; the newest one wins. `done` (may be empty): it, or a newer one, is on the disk, or cannot
+  // be written.
+  std::function<void(const preflight::BootRecord&, std::function<void()> done)> save;
+  std::string boot_id;  // of this boot; empty: not known
 };
 
 struct PreflightStatus {
@@ -94,7 +99,8 @@ class PreflightController {
                                                       const std::map<DeviceUuid, std::string>& unfit) const;
   // The last result of each GPU in this boot.
   const std::map<DeviceUuid, PreflightStatus>& results() const { return results_; }
-  const preflight::BootRecord& record() const { return record_; }
+  // The record without the runs that end with this object.
+  preflight::BootRecord record_at_end() const;
 
  private:
   enum class Step { kIdle, kSettle, kList, kRun };
@@ -102,6 +108,7 @@ class PreflightController {
     std::uint64_t id = 0;  // an answer for another one is too late
     bool is_alone = false;
     std::vector<DeviceUuid> peers{};
+    bool has_begun = false;  // it is recorded
   };
 
   void evaluate();
@@ -110,13 +117,19 @@ class PreflightController {
   bool is_due(const inventory::Gpu& gpu);
   bool is_return_due(const DeviceUuid& gpu, const health::DeviceStatus& status);
   void remember_timer(Time at);
+  void conclude_interrupted();
   void begin_round(std::vector<DeviceUuid> gpus);
   void on_pods(const Result<mig::PodsByDevice>& pods);
   void on_processes(const Result<PreflightPorts::Holders>& holders);
   void run_next();
   void start_run(const DeviceUuid& gpu, bool is_alone);
+  void begin_run(const DeviceUuid& gpu, std::uint64_t id);
+  bool have_all_hung() const;
+  void excuse_hangs();
+  std::optional<DeviceUuid> other_peer(const DeviceUuid& gpu) const;
   std::vector<DeviceUuid> peers_of(const DeviceUuid& gpu, bool is_alone) const;
   void on_run(const DeviceUuid& gpu, std::uint64_t id, const preflight::RunResult& run);
+  bool is_withdrawn(const DeviceUuid& gpu) const;
   void conclude(const DeviceUuid& gpu, preflight::Verdict verdict);
   void conclude_unknown(const std::vector<DeviceUuid>& gpus, const std::string& why);
   void finish_round();
@@ -131,11 +144,15 @@ class PreflightController {
   std::vector<DeviceUuid> round_;           // GPUs that nothing is known to hold
   std::deque<DeviceUuid> queue_, suspect_;  // first runs; second ones, one at a time
   std::map<DeviceUuid, Run> running_;
-  std::set<DeviceUuid> hung_;  // once, in this round
+  std::set<DeviceUuid> hung_;                     // once, in this round
+  std::set<DeviceUuid> faulty_;                   // concluded so in this round
+  std::set<DeviceUuid> peer_suspects_;            // their copies with first_peers_ are slow or wrong
+  std::map<DeviceUuid, DeviceUuid> first_peers_;  // in this round
   std::set<DeviceUuid> due_;
-  std::set<DeviceUuid> checked_;           // by this agent
-  std::set<DeviceUuid> excused_;           // their return does not wait: they could not be checked
-  std::map<std::string, unsigned> tally_;  // results of this round
+  std::set<DeviceUuid> checked_;               // by this agent
+  std::set<DeviceUuid> interrupted_;           // a run of an earlier agent, which ended before it
+  std::map<DeviceUuid, std::string> excused_;  // why they could not be checked: their return does not wait
+  std::map<std::string, unsigned> tally_;      // results of this round
   std::uint64_t last_run_ = 0;
   std::map<DeviceUuid, PreflightStatus> results_;
   std::optional<Time> next_;                // when a GPU may be due again

@@ -16,7 +16,6 @@ namespace {
 
 using preflight::RunResult;
 
-constexpr Duration kKillGrace = std::chrono::seconds(2);
 constexpr std::size_t kMostOutput = preflight::kMaxReportBytes + 1, kMostErrorText = 300;
 
 // A file in memory of at most kMostOutput bytes: writes beyond fail.
@@ -53,6 +52,15 @@ bool has_report(const ProcessExit& exit) {
 
 }  // namespace
 
+PreflightRunner::~PreflightRunner() {
+  for (auto& [id, run] : runs_) run.process->send_signal(SIGKILL);
+  const auto limit = loop_.now() + kKillGrace;
+  for (auto& [id, run] : runs_) {
+    static_cast<void>(run.process->wait_for_exit(std::max<Duration>(limit - loop_.now(), Duration::zero())));
+  }
+  for (auto& ended : awaiting_end_) loop_.post(std::move(ended));
+}
+
 void PreflightRunner::start_run(const DeviceUuid& gpu, const std::string& program,
                                 std::vector<std::string> arguments, Duration limit,
                                 std::function<void(RunResult)> done) {
@@ -85,6 +93,22 @@ void PreflightRunner::kill_runs(const DeviceUuid& gpu) {
   }
 }
 
+void PreflightRunner::end_runs(std::function<void()> ended) {
+  for (auto& [id, run] : runs_) run.process->send_signal(SIGKILL);
+  if (runs_.empty()) return loop_.post(std::move(ended));
+  awaiting_end_.push_back(std::move(ended));
+  end_limit_ = loop_.after(kKillGrace, [this] {
+    log::warning("preflights did not end when they were killed");
+    for (auto& waiting : std::exchange(awaiting_end_, {})) waiting();
+  });
+}
+
+void PreflightRunner::notify_if_ended() {
+  if (!runs_.empty() || awaiting_end_.empty()) return;
+  end_limit_.reset();
+  for (auto& ended : std::exchange(awaiting_end_, {})) loop_.post(std::move(ended));
+}
+
 void PreflightRunner::answer(ChildRun& run, RunResult result) {
   if (const auto done = std::exchange(run.done, nullptr)) done(std::move(result));
 }
@@ -105,6 +129,7 @@ void PreflightRunner::on_exit(std::uint64_t id, const ProcessExit& exit) {
   loop_.post([this, id, exit, alive = lifetime_.watch()] {
     if (!alive) return;
     auto run = std::move(runs_.extract(id).mapped());
+    notify_if_ended();
     if (run.timed_out) {
       return answer(run, {.ended = RunResult::Ended::kTimedOut,
                           .error = "the checks did not end within " + run.limit_text});
@@ -118,7 +143,9 @@ void PreflightRunner::on_exit(std::uint64_t id, const ProcessExit& exit) {
   });
 }
 
-void PreflightRecordStore::save_record(std::string path, preflight::BootRecord record) {
+void PreflightRecordStore::save_record(std::string path, preflight::BootRecord record,
+                                       std::function<void()> done) {
+  if (done) waiting_.push_back(std::move(done));
   next_ = {std::move(path), std::move(record)};
   if (!is_writing_) write_next();
 }
@@ -127,11 +154,15 @@ void PreflightRecordStore::save_record(std::string path, preflight::BootRecord r
 void PreflightRecordStore::write_next() {
   if (!next_) return;
   const auto wanted = *std::exchange(next_, std::nullopt);
-  const auto answer = [this, alive = lifetime_.watch()](const Status& written) {
+  const auto answer = [this, alive = lifetime_.watch(),
+                       waiting = std::exchange(waiting_, {})](const Status& written) {
     if (!alive) return;
     if (!written) log::warning("cannot record preflights", written.error());
     is_writing_ = false;
     write_next();
+    for (const auto& done : waiting) {
+      if (alive) done();
+    }
   };
   is_writing_ = true;
   const auto started = start_detached_thread("the record of preflights", [relay = relay_, wanted, answer] {

@@ -66,6 +66,38 @@ TEST_F(PreflightRunnerTest, WhatIsKilledIsNoTimeout) {
   EXPECT_EQ(run_shell("cat /dev/zero >/dev/null").ended, Ended::kCrashed);
 }
 
+// For the release of the driver.
+TEST_F(PreflightRunnerTest, EndRunsWaitsForTheEndOfAll) {
+  unsigned ends = 0, after = 0;
+  for (const char* gpu : {"GPU-1", "GPU-2"}) {
+    runner_.start_run(DeviceUuid(gpu), "/bin/sh", {"sh", "-c", "cat /dev/zero >/dev/null"},
+                      std::chrono::minutes(1), [&](const RunResult&) { ++ends; });
+  }
+  runner_.end_runs([&] {
+    after = ends;
+    loop_.stop_loop();
+  });
+  loop_.run_loop();
+  EXPECT_EQ(after, 2u);
+  runner_.end_runs([&] { loop_.stop_loop(); });
+  loop_.run_loop();
+}
+
+TEST_F(PreflightRunnerTest, ItsEndIsTheEndOfAll) {
+  std::optional<PreflightRunner> runner(std::in_place, loop_);
+  bool has_ended = false;
+  for (unsigned i = 0; i < 3; ++i)
+    runner->start_run(kGpu, "/bin/sh", {"sh", "-c", "cat /dev/zero >/dev/null"}, std::chrono::minutes(1),
+                      [](const RunResult&) {});
+  runner->end_runs([&] {
+    has_ended = true;
+    loop_.stop_loop();
+  });
+  runner.reset();
+  loop_.run_loop();
+  EXPECT_TRUE(has_ended) << "who waits for it, is told";
+}
+
 TEST_F(PreflightRunnerTest, AProgramThatIsMissingIsSaid) {
   std::optional<RunResult> result;
   runner_.start_run(kGpu, "/nonexistent", {"none"}, std::chrono::minutes(1), [&](RunResult got) {
@@ -88,15 +120,9 @@ TEST(PreflightRecordStoreTest, WritesOneAfterTheOther) {
   preflight::BootRecord record{"boot", {}};
   for (unsigned i = 0; i < 50; ++i) {
     record.gpus[DeviceUuid("GPU-" + std::to_string(i))] = preflight::Verdict::Kind::kPassed;
-    store.save_record(path, record);
+    store.save_record(path, record, i == 49 ? [&] { loop.stop_loop(); } : std::function<void()>());
   }
   const auto until_last = loop.after(std::chrono::seconds(30), [&] { loop.stop_loop(); });
-  std::function<void()> look = [&] {
-    const auto read = preflight::read_boot_record(path);
-    if (read && *read == record) return loop.stop_loop();
-    loop.post(look);
-  };
-  loop.post(look);
   loop.run_loop();
   EXPECT_EQ(*preflight::read_boot_record(path), record);
   std::filesystem::remove_all(directory);

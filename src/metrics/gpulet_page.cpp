@@ -265,12 +265,10 @@ void add_health_metrics(Exposition& page, const health::HealthView& view,
     if (!device.scope.is_whole_gpu() && snapshot.find(device.scope.gpu) == nullptr) continue;
     const Named labels = labels_of(device, snapshot);
     const auto& status = device.status;
-    const bool allocatable = health::is_allocatable(status.state);
     add_metric(page, Metric::kDeviceState,
                make_labels(concat_labels(labels, {{"state", std::string(health::enum_name(status.state))}})),
                1);
-    add_metric(page, Metric::kDeviceOffered, make_labels(labels),
-               allocatable && device.excluded.empty() ? 1 : 0);
+    add_metric(page, Metric::kDeviceOffered, make_labels(labels), health::is_offered(device) ? 1 : 0);
     add_metric(page, Metric::kDeviceRelapses, make_labels(labels), status.relapses);
     std::map<std::string, std::uint64_t> classes;
     for (const auto& fault : status.faults)

@@ -86,7 +86,9 @@ std::string pending_mig_text(const DeviceView& device) {
 // The fault, else what else keeps it from Pods or waits for a reset.
 std::string device_note(const DeviceView& device) {
   if (!device.status.reason.empty()) return device.status.reason;
-  return device.excluded.empty() ? pending_mig_text(device) : device.excluded;
+  if (!device.excluded.empty()) return device.excluded;
+  if (device.preflight == "waiting") return waiting_text(device);
+  return pending_mig_text(device);
 }
 
 std::vector<std::string> device_row(const DeviceView& device, const TimeFormatter& times,

@@ -384,7 +384,11 @@ void EvidenceApplier::operator()(const OperatorCommand& command) {
     // It vouches for repairs of earlier faults, and ends a cordon.
     const bool counts =
         key.fault_class == FaultClass::kCordoned ? at_ >= fault.last_seen : at_ > fault.last_seen;
-    if (counts && fault_rule(key.fault_class).condition != RecoveryCondition::kReadingClear)
+    const auto& rule = fault_rule(key.fault_class);
+    // A preflight that runs no more proves nothing either.
+    const bool is_of_absent_probe =
+        rule.source == Source::kProbe && record_.is_source_unavailable(rule.source);
+    if (counts && (rule.condition != RecoveryCondition::kReadingClear || is_of_absent_probe))
       fault.condition_met_at = at_;
   }
   opened_fault_ = true;  // persist it

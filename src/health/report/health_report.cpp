@@ -66,10 +66,12 @@ constexpr ActionTemplate kActionTemplates[] = {
     {kInforom, "Contact NVIDIA support: the InfoROM must be rewritten or the card replaced"},
     {kSwitch,
      "Reset all GPUs of the switch together, or reboot the node; a fatal error that returns is hardware"},
-    {kProbeFailed, kResetIt},
+    {kProbeFailed,
+     "End all workloads on it, then reset it: {reset}; it is checked again each "
+     "gpulet.preflight.retryInterval, or where that is disabled, run gpulet uncordon {device}"},
     {kSlowCopies,
-     "Check its links (nvidia-smi nvlink -s -i {gpu}; nvidia-smi -q -i {gpu}: PCIe width), then run gpulet "
-     "preflight"},
+     "Check its links (nvidia-smi nvlink -s -i {gpu}; nvidia-smi -q -i {gpu}: PCIe width); it is checked "
+     "again each gpulet.preflight.retryInterval, or where that is disabled, run gpulet uncordon {device}"},
     {kCordoned, "Run gpulet uncordon {device} when the work is done"},
 };
 static_assert(std::size(kActionTemplates) == kFaultClassCount);
@@ -166,7 +168,7 @@ class ReportWriter {
               {"model", device.model},
               {"slot", device.slot},
               {"state", enum_name(status.state)},
-              {"offered", is_allocatable(status.state) && device.excluded.empty()},
+              {"offered", is_offered(device)},
               {"since", time_json(status.since)},
               {"reason", status.reason},
               {"comesBack", status.recovery_text},

@@ -21,6 +21,11 @@ const DeviceView* HealthView::find(const Scope& scope) const {
   return found == devices.end() ? nullptr : &*found;
 }
 
+std::string waiting_text(const DeviceView& device) {
+  if (device.preflight != "waiting") return {};
+  return "waits for its preflight" + (device.preflight_detail.empty() ? "" : ", " + device.preflight_detail);
+}
+
 HealthView build_health_view(const HealthStateMachine& machine, const inventory::Snapshot& snapshot,
                              const ClockPair& at) {
   HealthView view{at, {}};

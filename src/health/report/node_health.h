@@ -45,6 +45,14 @@ struct DeviceView {
   std::string preflight{}, preflight_detail{};
 };
 
+// Whether Pods may get it: a rule, a fault or a preflight that has not run yet may withhold it.
+inline bool is_offered(const DeviceView& device) {
+  return is_allocatable(device.status.state) && device.excluded.empty() && device.preflight != "waiting";
+}
+
+// "waits for its preflight, for a reset to end"; empty for one that does not.
+std::string waiting_text(const DeviceView& device);
+
 // The agent closes the driver on request (agent/driver/driver_release.h), until it has read the GPUs again.
 struct DriverRelease {
   std::string reason;   // one line

@@ -55,6 +55,21 @@ TEST(HealthView, TheWorstPreflightIsTheLabel) {
   }
 }
 
+TEST(HealthView, AGpuThatWaitsForItsPreflightIsNotOffered) {
+  DeviceView device;
+  EXPECT_TRUE(is_offered(device));
+  EXPECT_EQ(waiting_text(device), "");
+  device.preflight = "waiting";
+  EXPECT_FALSE(is_offered(device));
+  EXPECT_EQ(waiting_text(device), "waits for its preflight");
+  device.preflight_detail = "for the driver";
+  EXPECT_EQ(waiting_text(device), "waits for its preflight, for the driver");
+  device.preflight = "failed";
+  EXPECT_TRUE(is_offered(device)) << "its fault decides";
+  device.status.state = DeviceState::kQuarantined;
+  EXPECT_FALSE(is_offered(device));
+}
+
 TEST(HealthView, SaysWhichGpusAreInAFabric) {
   HealthFeed feed({}, XidFilter("", ""), device_with_name());
   const auto in_fabric = [&] {

@@ -1,5 +1,7 @@
 // GPUs are checked by CUDA before they are offered after a boot and after a fault; a faulty one is withdrawn
 // until it passes, and neither a restart of the agent nor a GPU in use is disturbed.
+#include <future>
+
 #include "base/file.h"
 #include "preflight/preflight_policy.h"
 #include "sim/control/answers.h"
@@ -41,6 +43,10 @@ class SimPreflight : public SimRelease {
     const auto* device = report ? report->find({DeviceUuid(gpu_uuid(gpu))}) : nullptr;
     return device == nullptr ? "" : device->preflight + ": " + device->preflight_detail;
   }
+  // The report is written after the kubelet has the devices.
+  bool becomes_shown(std::uint32_t gpu, const std::string& text) {
+    return becomes_true([&] { return shown_result(gpu).starts_with(text); });
+  }
 };
 
 TEST_F(SimPreflight, AFaultyGpuIsOfferedOnceItPasses) {
@@ -53,14 +59,15 @@ TEST_F(SimPreflight, AFaultyGpuIsOfferedOnceItPasses) {
   const auto resources = sim_kubelet().kubelet_state().resources;
   EXPECT_TRUE(resources.empty() || resources.at(kGpu).allocatable() == 0);
   EXPECT_NE(run_gpulet(0, {"health", gpu_uuid(0)}).find("preflight  waiting"), std::string::npos);
+  EXPECT_NE(read_file(sim_node().health_file()).value_or("").find(R"("offered": false)"), std::string::npos);
   EXPECT_TRUE(becomes_allocatable(5)) << agent_log();
   EXPECT_TRUE(becomes_unhealthy({gpu_uuid(2), gpu_uuid(3), gpu_uuid(4)})) << agent_log();
   EXPECT_NE(wait_for_log("NotOffered", "waits for its preflight: it is not offered"), "");
   EXPECT_NE(wait_for_log("GpuPreflight", "GPUs checked: 2 failed, 5 passed, 1 slow"), "") << agent_log();
-  EXPECT_TRUE(shown_result(2).starts_with("failed: memory: ")) << shown_result(2);
-  EXPECT_TRUE(shown_result(3).starts_with("slow: ")) << shown_result(3);
-  EXPECT_TRUE(shown_result(4).starts_with("failed: compute: ")) << shown_result(4);
-  EXPECT_TRUE(shown_result(5).starts_with("passed: ")) << shown_result(5);
+  EXPECT_TRUE(becomes_shown(2, "failed: memory: ")) << shown_result(2);
+  EXPECT_TRUE(becomes_shown(3, "slow: ")) << shown_result(3);
+  EXPECT_TRUE(becomes_shown(4, "failed: compute: ")) << shown_result(4);
+  EXPECT_TRUE(becomes_shown(5, "passed: ")) << shown_result(5);
   EXPECT_TRUE(is_recorded(8));
   const auto page = http_get(sim_node().socket(), "/metrics").body;
   EXPECT_NE(page.find(R"(check="memory",peer="",result="failed"} 1)"), std::string::npos) << page;
@@ -80,9 +87,10 @@ TEST_F(SimPreflight, ARestartOfTheAgentChecksNothingAgain) {
   ASSERT_TRUE(sim_node().stop_agent());
   ASSERT_TRUE(control::set_cuda_fault(machine_state(), 2, CudaFault::kBadMemory));
   start_checking_agent();
+  EXPECT_TRUE(becomes_true([&] { return times_logged("registered with the kubelet") > 0; })) << agent_log();
   EXPECT_TRUE(becomes_allocatable(8)) << agent_log();
   EXPECT_EQ(times_logged("preflight of a GPU"), 0u) << agent_log();
-  EXPECT_TRUE(becomes_true([&] { return shown_result(2).starts_with("passed"); })) << shown_result(2);
+  EXPECT_TRUE(becomes_shown(2, "passed")) << shown_result(2);
 
   ASSERT_TRUE(sim_node().stop_agent());
   auto record = preflight::read_boot_record(record_path());
@@ -102,8 +110,8 @@ TEST_F(SimPreflight, AGpuInUseIsLeftAlone) {
   ASSERT_TRUE(sim_node().stop_agent());
   start_checking_agent();
   EXPECT_TRUE(becomes_allocatable(8)) << agent_log();
-  EXPECT_EQ(shown_result(gpu), "unknown: held by Pod default/trainer");
-  EXPECT_EQ(times_logged("preflight of a GPU"), 8u);
+  EXPECT_TRUE(becomes_shown(gpu, "unknown: held by Pod default/trainer")) << shown_result(gpu);
+  EXPECT_TRUE(becomes_true([&] { return times_logged("preflight of a GPU") == 8; })) << agent_log();
 }
 
 TEST_F(SimPreflight, ARepairedGpuIsCheckedBeforeItReturns) {
@@ -114,7 +122,7 @@ TEST_F(SimPreflight, ARepairedGpuIsCheckedBeforeItReturns) {
   // No recovery action is pending: without the preflight it returned after the hold time.
   sim::post_event(*machine_state().lock_for_edit(), 3, sim::kEventXid, 95);
   EXPECT_TRUE(becomes_unhealthy({gpu_uuid(3)}));
-  EXPECT_TRUE(becomes_true([&] { return shown_result(3).starts_with("failed: compute: "); })) << agent_log();
+  EXPECT_TRUE(becomes_shown(3, "failed: compute: ")) << agent_log();
   EXPECT_TRUE(becomes_unhealthy({gpu_uuid(3)}));
   ASSERT_TRUE(control::heal_faults(machine_state(), 3));
   EXPECT_TRUE(becomes_allocatable(8)) << agent_log();
@@ -123,8 +131,8 @@ TEST_F(SimPreflight, ARepairedGpuIsCheckedBeforeItReturns) {
 TEST_F(SimPreflight, AHangCountsTheSecondTime) {
   bring_up_node("hgx-h100");
   ASSERT_TRUE(control::set_cuda_fault(machine_state(), 1, CudaFault::kHang));
-  start_checking_agent({"GPULET_PREFLIGHT_TIMEOUT=4s", "GPULET_PREFLIGHT_CHECKS=memory"});
-  EXPECT_NE(wait_for_log("GPUUnhealthy", "hung twice: the checks did not end within 4s"), "") << agent_log();
+  start_checking_agent({"GPULET_PREFLIGHT_TIMEOUT=10s", "GPULET_PREFLIGHT_CHECKS=memory"});
+  EXPECT_NE(wait_for_log("GPUUnhealthy", "hung twice: the checks did not end within 10s"), "") << agent_log();
   EXPECT_TRUE(becomes_allocatable(7)) << agent_log();
   EXPECT_TRUE(becomes_unhealthy({gpu_uuid(1)}));
   ASSERT_TRUE(control::heal_faults(machine_state(), 1));
@@ -137,7 +145,18 @@ TEST_F(SimPreflight, WithoutCudaEveryGpuIsOffered) {
   ASSERT_EQ(::unlink(library.c_str()), 0) << library;
   start_checking_agent();
   EXPECT_TRUE(becomes_allocatable(8)) << agent_log();
-  EXPECT_TRUE(shown_result(0).starts_with("unknown: ")) << shown_result(0);
+  EXPECT_TRUE(becomes_shown(0, "unknown: ")) << shown_result(0);
+}
+
+// Whether a GPU is idle is then not known.
+TEST_F(SimPreflight, WithoutAListOfProcessesNothingIsChecked) {
+  bring_up_node("hgx-h100");
+  constexpr int kNotSupported = 3;
+  ASSERT_TRUE(control::set_answer(machine_state(), "nvmlDeviceGetComputeRunningProcesses_v3", std::nullopt,
+                                  kNotSupported));
+  start_checking_agent();
+  EXPECT_TRUE(becomes_allocatable(8)) << agent_log();
+  EXPECT_TRUE(becomes_shown(0, "unknown: cannot list the processes that use it: ")) << shown_result(0);
 }
 
 TEST_F(SimPreflight, AReleaseOfTheDriverEndsTheRuns) {
@@ -146,11 +165,39 @@ TEST_F(SimPreflight, AReleaseOfTheDriverEndsTheRuns) {
   start_checking_agent({"GPULET_PREFLIGHT_TIMEOUT=10m"});
   ASSERT_TRUE(becomes_true([&] { return !agent_children().empty(); }));
   run_gpulet(0, {"driver", "release"});
-  EXPECT_TRUE(becomes_true([&] { return !is_driver_held(); })) << agent_log();
+  EXPECT_TRUE(agent_children().empty()) << "none holds the driver when it is said to be closed";
+  EXPECT_FALSE(is_driver_held()) << agent_log();
   ASSERT_TRUE(control::heal_faults(machine_state(), 0));
   run_gpulet(0, {"driver", "acquire"});
   EXPECT_TRUE(becomes_allocatable(8)) << agent_log();
-  EXPECT_TRUE(shown_result(0).starts_with("passed: ")) << shown_result(0);
+  EXPECT_TRUE(becomes_shown(0, "passed: ")) << shown_result(0);
+}
+
+// The run may have ended it, by the memory that both have in common.
+TEST_F(SimPreflight, AnAgentThatEndsDuringAPreflightDoesNotRepeatIt) {
+  bring_up_node("hgx-h100");
+  ASSERT_TRUE(control::set_cuda_fault(machine_state(), 0, CudaFault::kHang));
+  start_checking_agent({"GPULET_PREFLIGHT_TIMEOUT=10m"});
+  ASSERT_TRUE(becomes_true([&] { return times_logged("preflight of a GPU") == 7; })) << agent_log();
+  sim_node().kill_agent();
+  start_checking_agent({"GPULET_PREFLIGHT_TIMEOUT=10m"});
+  EXPECT_TRUE(becomes_allocatable(8)) << agent_log();
+  EXPECT_TRUE(becomes_shown(0, "unknown: the agent ended during its preflight")) << shown_result(0);
+}
+
+TEST_F(SimPreflight, AnAgentThatIsStoppedLeavesItsRunsToTheNext) {
+  bring_up_node("hgx-h100");
+  ASSERT_TRUE(control::set_cuda_fault(machine_state(), 0, CudaFault::kHang));
+  start_checking_agent({"GPULET_PREFLIGHT_TIMEOUT=10m"});
+  ASSERT_TRUE(becomes_true([&] { return !agent_children().empty(); }));
+  ASSERT_TRUE(sim_node().stop_agent());
+  const auto record = preflight::read_boot_record(record_path());
+  ASSERT_TRUE(record);
+  EXPECT_TRUE(record->started.empty());
+  ASSERT_TRUE(control::heal_faults(machine_state(), 0));
+  start_checking_agent();
+  EXPECT_TRUE(becomes_allocatable(8)) << agent_log();
+  EXPECT_TRUE(becomes_shown(0, "passed: ")) << shown_result(0);
 }
 
 using SimPreflightClaims = ClaimNodeTest;
@@ -165,14 +212,19 @@ TEST_F(SimPreflightClaims, ClaimsGetAGpuAfterItsPreflight) {
   register_driver(kClaimPod);
   ASSERT_TRUE(becomes_true(
       [&] { return agent_log().find("preflight of a GPU") != std::string::npos; }));  // of the others
-  EXPECT_NE(prepare(kClaimPod, "gpu-0-a"), "");
+  // The agent lets a claim wait for its GPU.
+  auto prepared = std::async(std::launch::async, [this] { return prepare(kClaimPod, "gpu-0-a"); });
+  EXPECT_TRUE(becomes_true([&] {
+    const auto node = http_get(sim_node().socket(), "/api/node").body;
+    return node.find("gpu-0-a") != std::string::npos;
+  })) << agent_log();
   EXPECT_EQ(slices_.devices().find("gpu-0"), std::string::npos) << slices_.devices();
   ASSERT_TRUE(control::heal_faults(machine_state(), 0));
   EXPECT_TRUE(becomes_true([&] {
     const auto devices = slices_.devices();
     return devices.find("gpu-0") != std::string::npos && devices.find("gpu-7") != std::string::npos;
   })) << agent_log();
-  EXPECT_EQ(prepare(kClaimPod, "gpu-0-a"), "");
+  EXPECT_EQ(prepared.get(), "");
 }
 
 }  // namespace

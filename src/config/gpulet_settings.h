@@ -17,6 +17,7 @@
 #include "health/policy/eviction_policy.h"
 #include "health/policy/health_policy.h"
 #include "health/report/node_health.h"
+#include "preflight/preflight_policy.h"
 #include "repair/repair_policy.h"
 #include "scheduler/load/rebalance.h"
 
@@ -207,6 +208,7 @@ struct GpuletSettings {
   FractionSettings fraction;
   repair::Policy repair;
   PowerSettings power;
+  preflight::Policy preflight;
 };
 
 // The rows of config/schema.h's table for `gpulet.*`, for `gpulet.driver`, `gpulet.mig`,
@@ -226,6 +228,9 @@ std::vector<Setting> faults_settings();
 
 // `gpulet.repair`.
 std::vector<Setting> repair_settings();
+
+// `gpulet.preflight`.
+std::vector<Setting> preflight_settings();
 
 // `gpulet.rebalance`. Its evictions also obey the limit of `gpulet.faults.eviction.maxEvictions`.
 std::vector<Setting> rebalance_settings();

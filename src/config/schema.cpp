@@ -247,10 +247,10 @@ std::vector<Setting> fileless_flags() {
 const std::vector<Setting>& setting_table() {
   static const std::vector<Setting> all = [] {
     std::vector<Setting> rows;
-    for (auto&& part :
-         {shared_flags(), plugin_flags(), feature_discovery_settings(), imex_flags(), fileless_flags(),
-          gpulet_settings(), health_settings(), faults_settings(), repair_settings(), rebalance_settings(),
-          metrics_settings(), labels_settings(), partition_settings(), node_config_settings()}) {
+    for (auto&& part : {shared_flags(), plugin_flags(), feature_discovery_settings(), imex_flags(),
+                        fileless_flags(), gpulet_settings(), health_settings(), faults_settings(),
+                        repair_settings(), preflight_settings(), rebalance_settings(), metrics_settings(),
+                        labels_settings(), partition_settings(), node_config_settings()}) {
       rows.insert(rows.end(), part.begin(), part.end());
     }
     return rows;

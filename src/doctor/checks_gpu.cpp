@@ -267,11 +267,16 @@ CheckResult check_mig_configuration(const MigFacts& mig, const GpuFacts& gpu) {
 
 CheckResult check_gpu_health(const Facts& facts) {
   if (!facts.agent) return check_gpus_by_driver(facts);
-  const AgentDevice *worst = nullptr, *flagged = nullptr;
-  std::size_t withdrawn = 0, excluded = 0;
+  const AgentDevice *worst = nullptr, *flagged = nullptr, *first_waiting = nullptr;
+  std::size_t withdrawn = 0, excluded = 0, waiting = 0;
   for (const auto& device : facts.agent->devices) {
     if (!device.excluded.empty()) {
       ++excluded;
+      continue;
+    }
+    if (device.waits) {
+      ++waiting;
+      if (first_waiting == nullptr) first_waiting = &device;
       continue;
     }
     withdrawn += device.offered ? 0 : 1;
@@ -281,10 +286,13 @@ CheckResult check_gpu_health(const Facts& facts) {
   const auto fix = [](const AgentDevice& device) {
     return "`gpulet health " + device.uuid + "` shows the next step";
   };
-  if (worst != nullptr) {
-    const std::string others = withdrawn > 1 ? " (and " + std::to_string(withdrawn - 1) + " more)" : "";
-    return fail_result(device_line(*worst) + others, fix(*worst));
-  }
+  const auto others = [](std::size_t count) {
+    return count > 1 ? " (and " + std::to_string(count - 1) + " more)" : std::string();
+  };
+  if (worst != nullptr) return fail_result(device_line(*worst) + others(withdrawn), fix(*worst));
+  if (first_waiting != nullptr)
+    return warn_result(first_waiting->name + " " + first_waiting->reason + others(waiting),
+                       "wait; `gpulet health " + first_waiting->uuid + "` shows when it is over");
   if (flagged != nullptr) return warn_result(device_line(*flagged), fix(*flagged));
   return pass_result("the agent reports " +
                      text::count_text(facts.agent->devices.size() - excluded, "device") + " as healthy" +

@@ -90,6 +90,7 @@ std::string no_devices_reason(const Facts& facts) {
   if (devices.empty()) return "the agent sees no GPU";
   for (const auto& device : devices) {
     if (!device.excluded.empty()) continue;
+    if (device.waits) return device.name + " " + device.reason;
     if (!device.offered) return device.name + " is " + device.state + ": " + device.reason;
   }
   for (const auto& device : devices) {

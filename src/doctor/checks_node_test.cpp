@@ -226,5 +226,20 @@ TEST(Report, SanitizesForeignText) {
   EXPECT_NE(text_report(findings).find("95 °C"), std::string::npos);
 }
 
+TEST(NodeChecks, AGpuThatWaitsForItsPreflightIsNoFault) {
+  auto facts = healthy_facts();
+  for (auto& device : facts.agent->devices) {
+    device.offered = false;
+    device.waits = true;
+    device.reason = "waits for its preflight, for the driver";
+  }
+  const auto gpus = result_of(facts, "gpus");
+  EXPECT_EQ(gpus.verdict, Verdict::kWarn);
+  EXPECT_EQ(gpus.found.find("GPU 0 waits for its preflight, for the driver"), 0u) << gpus.found;
+  (*facts.kubelet.allocatable)["nvidia.com/gpu"] = 0;
+  const auto found = result_of(facts, "resource").found;
+  EXPECT_NE(found.find("GPU 0 waits for its preflight"), std::string::npos) << found;
+}
+
 }  // namespace
 }  // namespace gpulet::doctor

@@ -125,6 +125,7 @@ struct AgentDevice {
   bool offered = true;
   std::string resource;    // empty: offered by none
   std::string excluded{};  // why a rule withholds it: "is excluded by the rule at x.yaml:3:5"
+  bool waits = false;      // for its preflight: `reason` says so
 };
 struct AgentFault {
   std::string fault_class, text, effect;  // "pcie-width", "PCIe lanes are missing: 8 of 16", "flag"

@@ -168,6 +168,8 @@ AgentDevice parse_agent_device(const json& object, std::string name) {
                      .excluded = json_text(json_member(object, "excluded"))};
   const auto& offered = json_member(object, "offered");
   device.offered = offered.is_boolean() ? offered.get<bool>() : is_offered_state(device.state);
+  device.waits = is_offered_state(device.state) &&
+                 json_text(json_member(json_member(object, "preflight"), "result")) == "waiting";
   return device;
 }
 

@@ -214,6 +214,23 @@ void add_power_metrics(Exposition& page, const inventory::Snapshot& snapshot,
   }
 }
 
+void add_preflight_metrics(Exposition& page, const inventory::Snapshot& snapshot,
+                           std::span<const GpuPreflight> preflights) {
+  for (const auto& one : preflights) {
+    const auto* gpu = snapshot.find(one.gpu);
+    if (gpu == nullptr) continue;
+    const auto labels = labels_of(*gpu);
+    if (one.age) add_metric(page, Metric::kPreflightAge, make_labels(labels), seconds_of(*one.age));
+    for (const auto& result : one.results) {
+      const auto of_check = concat_labels(labels, {{"check", result.check}, {"peer", result.peer}});
+      add_metric(page, Metric::kPreflightResult,
+                 make_labels(concat_labels(of_check, {{"result", result.result}})), 1);
+      if (result.bytes_per_second)
+        add_metric(page, Metric::kPreflightSpeed, make_labels(of_check), *result.bytes_per_second);
+    }
+  }
+}
+
 void add_memory_audit_metrics(Exposition& page, const inventory::Snapshot& snapshot,
                               const MemoryAuditStats& stats) {
   for (const auto& one : stats.containers) {
@@ -248,12 +265,10 @@ void add_health_metrics(Exposition& page, const health::HealthView& view,
     if (!device.scope.is_whole_gpu() && snapshot.find(device.scope.gpu) == nullptr) continue;
     const Named labels = labels_of(device, snapshot);
     const auto& status = device.status;
-    const bool allocatable = health::is_allocatable(status.state);
     add_metric(page, Metric::kDeviceState,
                make_labels(concat_labels(labels, {{"state", std::string(health::enum_name(status.state))}})),
                1);
-    add_metric(page, Metric::kDeviceOffered, make_labels(labels),
-               allocatable && device.excluded.empty() ? 1 : 0);
+    add_metric(page, Metric::kDeviceOffered, make_labels(labels), health::is_offered(device) ? 1 : 0);
     add_metric(page, Metric::kDeviceRelapses, make_labels(labels), status.relapses);
     std::map<std::string, std::uint64_t> classes;
     for (const auto& fault : status.faults)

@@ -109,6 +109,20 @@ struct GpuPowerLimit {
 void add_power_metrics(Exposition& page, const inventory::Snapshot& snapshot,
                        std::span<const GpuPowerLimit> limits);
 
+// The last preflight of a GPU.
+struct GpuPreflight {
+  struct Result {
+    std::string check, peer, result;
+    std::optional<std::uint64_t> bytes_per_second{};
+  };
+  DeviceUuid gpu;
+  std::optional<std::chrono::nanoseconds> age{};  // nullopt: by an earlier agent
+  std::vector<Result> results{};
+};
+// GPUs that are not in the snapshot have no series.
+void add_preflight_metrics(Exposition& page, const inventory::Snapshot& snapshot,
+                           std::span<const GpuPreflight> preflights);
+
 // What the kubelet asks of this node as a driver of Dynamic Resource Allocation. Names and labels are those
 // of NVIDIA's DRA driver.
 struct ClaimStats {

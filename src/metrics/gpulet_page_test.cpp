@@ -83,6 +83,28 @@ TEST(OwnPage, NvLinks) {
                                       "gpulet_nvlink_up" + gpu + R"(link="4",remote=""} 0)"}));
 }
 
+TEST(OwnPage, Preflights) {
+  auto snapshot = health::two_gpu_snapshot();
+  snapshot.gpus[0].model = "NVIDIA H100";
+  const std::vector<GpuPreflight> preflights = {
+      {kGpu,
+       std::chrono::milliseconds(1500),
+       {{"all", "", "slow"}, {"peer-copy", "GPU-1", "slow", 9'000'000'000}}},
+      {DeviceUuid("GPU-gone"), {}, {{"all", "", "passed"}}}};
+  Exposition page;
+  add_preflight_metrics(page, snapshot, preflights);
+  expect_right(page);
+  const std::string gpu = R"({gpu="0",UUID="GPU-0",device="nvidia0",modelName="NVIDIA H100")";
+  EXPECT_EQ(
+      lines(page.text_format(), "gpulet_gpu_preflight"),
+      (std::vector<std::string>{
+          "gpulet_gpu_preflight_age_seconds" + gpu + "} 1.5",
+          "gpulet_gpu_preflight_copy_bytes_per_second" + gpu +
+              R"(,check="peer-copy",peer="GPU-1"} 9000000000)",
+          "gpulet_gpu_preflight_result" + gpu + R"(,check="all",peer="",result="slow"} 1)",
+          "gpulet_gpu_preflight_result" + gpu + R"(,check="peer-copy",peer="GPU-1",result="slow"} 1)"}));
+}
+
 TEST(OwnPage, PowerLimits) {
   auto snapshot = health::two_gpu_snapshot();
   snapshot.gpus.resize(1);

@@ -127,6 +127,29 @@ std::string describe_check(const CheckResult& result) {
   return text + ": " + (result.message.empty() ? std::string(enum_name(result.outcome)) : result.message);
 }
 
+namespace {
+
+bool is_peer_fault(const CheckResult& result) {
+  return result.check == Check::kPeerCopy &&
+         (result.outcome == Outcome::kFailed || result.outcome == Outcome::kSlow);
+}
+
+Verdict judge_report(Report report) {
+  using Kind = Verdict::Kind;
+  const std::pair<Outcome, Kind> kinds[] = {{Outcome::kFailed, Kind::kFailed}, {Outcome::kSlow, Kind::kSlow}};
+  for (const auto& [outcome, kind] : kinds) {
+    if (auto text = join_checks(report, outcome); !text.empty())
+      return {kind, std::move(text), std::move(report)};
+  }
+  const bool has_passed =
+      std::ranges::find(report.checks, Outcome::kPassed, &CheckResult::outcome) != report.checks.end();
+  auto not_run = join_checks(report, Outcome::kNotRun);
+  if (has_passed) return {Kind::kPassed, std::move(not_run), std::move(report)};
+  return {Kind::kUnknown, not_run.empty() ? "no check was run" : std::move(not_run), std::move(report)};
+}
+
+}  // namespace
+
 Verdict judge_run(const RunResult& run, std::string_view gpu, bool hung_before) {
   using Kind = Verdict::Kind;
   switch (run.ended) {
@@ -142,16 +165,21 @@ Verdict judge_run(const RunResult& run, std::string_view gpu, bool hung_before) 
   auto report = parse_report(run.output);
   if (!report) return {Kind::kUnknown, "its output is not understood: " + report.error().full_message()};
   if (report->gpu != gpu) return {Kind::kUnknown, "its output is about another GPU"};
-  const std::pair<Outcome, Kind> kinds[] = {{Outcome::kFailed, Kind::kFailed}, {Outcome::kSlow, Kind::kSlow}};
-  for (const auto& [outcome, kind] : kinds) {
-    if (auto text = join_checks(*report, outcome); !text.empty())
-      return {kind, std::move(text), std::move(*report)};
+  return judge_report(std::move(*report));
+}
+
+bool has_peer_fault(const Verdict& verdict) {
+  return verdict.report && std::ranges::any_of(verdict.report->checks, is_peer_fault);
+}
+
+Verdict judge_own_checks(Verdict verdict) {
+  if (!has_peer_fault(verdict)) return verdict;
+  for (auto& check : verdict.report->checks) {
+    if (!is_peer_fault(check)) continue;
+    check.outcome = Outcome::kNotRun;
+    check.message = "the fault of one of the two: " + check.message;
   }
-  const bool has_passed =
-      std::ranges::find(report->checks, Outcome::kPassed, &CheckResult::outcome) != report->checks.end();
-  auto not_run = join_checks(*report, Outcome::kNotRun);
-  if (has_passed) return {Kind::kPassed, std::move(not_run), std::move(*report)};
-  return {Kind::kUnknown, not_run.empty() ? "no check was run" : std::move(not_run), std::move(*report)};
+  return judge_report(std::move(*verdict.report));
 }
 
 }  // namespace gpulet::preflight

@@ -88,5 +88,9 @@ struct Verdict {
 std::string_view enum_name(Verdict::Kind kind);  // "passed"
 // `hung_before`: the run before this one timed out as well.
 Verdict judge_run(const RunResult& run, std::string_view gpu, bool hung_before);
+// Whether copies with a peer are slow or wrong: either of the two may be at fault.
+bool has_peer_fault(const Verdict& verdict);
+// The verdict over the checks of the GPU alone: what copies with peers have found is not known.
+Verdict judge_own_checks(Verdict verdict);
 
 }  // namespace gpulet::preflight

@@ -90,6 +90,18 @@ TEST(PreflightReport, AHangCountsTheSecondTime) {
     EXPECT_EQ(judge_run({.ended = ended, .error = "signal 11"}, "GPU-1", true).kind, Kind::kUnknown);
 }
 
+TEST(PreflightReport, CopiesWithAPeerSayNothingOfTheGpuAlone) {
+  auto report = full_report();
+  ASSERT_TRUE(has_peer_fault(judge(report)));
+  auto own = judge_own_checks(judge(report));
+  EXPECT_EQ(own.kind, Kind::kPassed);
+  EXPECT_EQ(own.text, "peer-copy with GPU-2: the fault of one of the two: 9.0 GB/s");
+  EXPECT_FALSE(has_peer_fault(own));
+  report.checks[0].outcome = Outcome::kFailed;
+  EXPECT_EQ(judge_own_checks(judge(report)).kind, Kind::kFailed);
+  EXPECT_FALSE(has_peer_fault({}));
+}
+
 TEST(PreflightReport, FiguresAreOfTheModel) {
   EXPECT_EQ(figures_of("NVIDIA H100 80GB HBM3").host_bytes_per_second, 45'000'000'000u);
   EXPECT_TRUE(figures_of("NVIDIA H100 80GB HBM3").peer_bytes_per_second);

@@ -437,6 +437,15 @@ def check_the_annotation_of_a_reboot_request_can_be_written():
         assert key not in json.dumps(Rendered({"config": {"map": {"default": text}}}).one("ValidatingAdmissionPolicy", "gpulet-own-node")), repair
 
 
+def check_preflight_has_memory():
+    """Its checks run in the agent's container; a limit that was chosen stays."""
+    def limit(values):
+        return Rendered(values).agent()["resources"]["limits"]["memory"]
+    enabled = {"gpulet": {"preflight": {"enabled": True}}}
+    expect([limit({}), limit({"gpulet": {"preflight": {"enabled": False}}}), limit(enabled)], ["128Mi", "128Mi", "1Gi"])
+    expect(limit({**enabled, "resources": {"limits": {"memory": "2Gi"}}}), "2Gi")
+
+
 def check_the_startup_taint_can_be_removed():
     """The agent is there before the taint is gone, and may remove it, whatever its prefix; without one nothing differs."""
     key, other = "startup-taint.cluster-autoscaler.kubernetes.io/gpulet", "gpulet.io/not-ready"

@@ -75,16 +75,26 @@ Status reset_gpus(const std::string& driver_root, const std::vector<DeviceUuid>&
               "nvidia-smi: " + (why.empty() ? exit->exit_text() : why + " (" + exit->exit_text() + ")"));
 }
 
+Result<std::vector<mig::DeviceHolder>> read_gpu_contexts(const nvml::Session& session, unsigned index,
+                                                         const DeviceUuid& gpu,
+                                                         const std::string& proc_root) {
+  const auto device = find_gpu_at(session, index, gpu);
+  const auto processes = device ? nvml::Usage(session, *device).process_memory() : fail(device.error());
+  if (!processes) return fail(processes.error());
+  std::vector<mig::DeviceHolder> holders;
+  for (const auto& one : *processes)
+    holders.push_back({one.process.pid, mig::process_text(one.process.pid, proc_root)});
+  return holders;
+}
+
 Result<std::vector<mig::DeviceHolder>> read_gpu_holders(const nvml::Session& session, unsigned index,
                                                         const DeviceUuid& gpu, unsigned minor,
                                                         const std::string& proc_root) {
   auto holders = mig::find_device_holders(minor, proc_root);
-  const auto device = find_gpu_at(session, index, gpu);
-  const auto processes = device ? nvml::Usage(session, *device).process_memory() : fail(device.error());
-  if (!processes && !lists_no_processes(processes.error())) return fail(processes.error());
-  for (const auto& one : processes ? *processes : std::vector<nvml::ProcessMemory>()) {
-    if (std::ranges::count(holders, one.process.pid, &mig::DeviceHolder::pid) == 0)
-      holders.push_back({one.process.pid, mig::process_text(one.process.pid, proc_root)});
+  const auto contexts = read_gpu_contexts(session, index, gpu, proc_root);
+  if (!contexts && !lists_no_processes(contexts.error())) return fail(contexts.error());
+  for (const auto& one : contexts ? *contexts : std::vector<mig::DeviceHolder>()) {
+    if (std::ranges::count(holders, one.pid, &mig::DeviceHolder::pid) == 0) holders.push_back(one);
   }
   std::ranges::sort(holders, {}, &mig::DeviceHolder::pid);
   return holders;

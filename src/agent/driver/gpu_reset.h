@@ -24,10 +24,16 @@ Status reset_gpus(const std::string& driver_root, const std::vector<DeviceUuid>&
 // "GPU 00000000:1B:00.0: In use by another client": the line of nvidia-smi's output that says why. Pure.
 std::string reset_failure(const std::string& output);
 
-// The processes that use the GPU with that NVML index: those with a compute, MPS or graphics context, and
-// those that have its device node open without one (mig/device_holders.h); by pid. A driver that lists no
-// processes, and a GPU that answers only that it needs a reset, count as without any context: nvidia-smi
-// refuses the reset itself. Errors: kNotFound where another GPU has the index; the driver's others.
+// The processes with a compute, MPS or graphics context on the GPU with that NVML index, as the driver lists
+// them. Errors: kNotFound where another GPU has the index; kUnsupported for a driver that lists no processes;
+// kResetRequired; the driver's others.
+Result<std::vector<mig::DeviceHolder>> read_gpu_contexts(const nvml::Session& session, unsigned index,
+                                                         const DeviceUuid& gpu,
+                                                         const std::string& proc_root = "/proc");
+
+// The same, and those that have its device node open without a context (mig/device_holders.h), as monitors
+// do; by pid. A driver that lists no processes, and a GPU that answers only that it needs a reset, count as
+// without contexts: nvidia-smi refuses the reset itself. Errors: the others of read_gpu_contexts().
 Result<std::vector<mig::DeviceHolder>> read_gpu_holders(const nvml::Session& session, unsigned index,
                                                         const DeviceUuid& gpu, unsigned minor,
                                                         const std::string& proc_root = "/proc");

@@ -254,6 +254,14 @@ void HealthController::set_mig_event_source(std::optional<std::string> absent) {
   end_round(std::move(changes), true);
 }
 
+void HealthController::set_preflights(Preflights preflights) {
+  if (preflights == preflights_) return;
+  preflights_ = std::move(preflights);
+  HealthChanges changes;
+  for (const auto& gpu : snapshot_.gpus) append_changes(changes, report_event_sources(gpu.uuid));
+  end_round(std::move(changes), true);
+}
+
 bool HealthController::lacks_mig_events(const DeviceUuid& gpu) const {
   const auto* found = snapshot_.find(gpu);
   return mig_events_absent_ && found != nullptr && found->mig_enabled && polled_.contains(gpu);
@@ -279,8 +287,12 @@ bool HealthController::has_driver_events(const DeviceUuid& gpu) const {
 // Sources with the same availability for every GPU, or every GPU in MIG mode.
 HealthChanges HealthController::report_event_sources(const DeviceUuid& gpu) {
   const auto now = ports_.loop.now();
+  const auto probe = preflights_.gpus.find(gpu);
   auto changes = machine_.add_evidence(
-      {{gpu}, now, health::SourceNotice{health::Source::kProbe, "this version has no test program"}});
+      {{gpu},
+       now,
+       health::SourceNotice{health::Source::kProbe,
+                            probe == preflights_.gpus.end() ? preflights_.absent : probe->second.absent}});
   if (kernel_log_) append_changes(changes, machine_.add_evidence({{gpu}, now, *kernel_log_}));
   append_changes(changes, report_mig_events(gpu));
   return changes;
@@ -341,6 +353,10 @@ void HealthController::publish_view(const HealthChanges& changes) {
   for (auto& device : view.devices) {
     const auto note = repair_notes_.find(device.scope.gpu);
     if (note != repair_notes_.end() && device.scope.is_whole_gpu()) device.repair = note->second;
+    const auto preflight = preflights_.gpus.find(device.scope.gpu);
+    if (preflight == preflights_.gpus.end() || !device.scope.is_whole_gpu()) continue;
+    device.preflight = preflight->second.result;
+    device.preflight_detail = preflight->second.detail;
   }
   view_ = std::make_shared<const health::HealthView>(std::move(view));
   if (ports_.on_changed) ports_.on_changed(view_, changes);

@@ -62,6 +62,18 @@ struct HealthControllerPorts {
   std::function<void()> request_snapshot;
 };
 
+// The test programs of GPUs (agent/preflight/preflight_controller.h), as sources of evidence and results.
+struct Preflights {
+  struct OfGpu {
+    std::optional<std::string> absent{};  // why its return does not wait for one; nullopt: it does
+    std::string result{}, detail{};       // DeviceView::preflight
+    friend bool operator==(const OfGpu&, const OfGpu&) = default;
+  };
+  std::optional<std::string> absent = "gpulet.preflight is not enabled";  // of GPUs that are not below
+  std::map<DeviceUuid, OfGpu> gpus{};
+  friend bool operator==(const Preflights&, const Preflights&) = default;
+};
+
 class HealthController {
  public:
   HealthController(HealthControllerPorts ports, const config::Config& config);
@@ -95,6 +107,9 @@ class HealthController {
   // unavailable on each GPU in MIG mode then, although those of the whole GPU arrive.
   void set_mig_event_source(std::optional<std::string> absent);
 
+  // What is known of preflights; published if it differs.
+  void set_preflights(Preflights preflights);
+
   // The snapshot with each device's Health set.
   inventory::Snapshot annotate_snapshot(inventory::Snapshot snapshot) const {
     return machine_.annotate_health(std::move(snapshot));
@@ -126,6 +141,7 @@ class HealthController {
   HealthChanges pending_changes_;         // from before the first snapshot
   std::map<DeviceUuid, bool> reachable_;  // by the last poll of each GPU
   std::optional<health::SourceNotice> kernel_log_;
+  Preflights preflights_;
   std::optional<std::string> mig_events_absent_;  // why; nullopt: they are received
   std::set<DeviceUuid> without_mig_events_;       // GPUs whose driver events lack those of instances
   // At least once: before, driver events may be the only source that has reported, and the GPU would count

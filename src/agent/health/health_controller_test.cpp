@@ -373,6 +373,30 @@ TEST_F(HealthControllerTest, WithheldEventsOfMigInstancesAreASourceOfThoseGpus) 
   EXPECT_TRUE(reason(kSecond)) << "the driver's own reason stays";
 }
 
+TEST_F(HealthControllerTest, PreflightsAreSourcesAndResults) {
+  start_controller(FakeHealthDriver::snapshot_of_gpus(2));
+  const auto absent = [this](const DeviceUuid& gpu) -> std::string {
+    for (const auto& one : controller_->health_view()->find({gpu})->unavailable_sources) {
+      if (one.source == health::Source::kProbe) return one.reason;
+    }
+    return "";
+  };
+  EXPECT_EQ(absent(kFirst), "gpulet.preflight is not enabled");
+  const Preflights held{.absent = std::nullopt, .gpus = {{kFirst, {"held", "unknown", "held by a Pod"}}}};
+  controller_->set_preflights(held);
+  EXPECT_EQ(absent(kFirst), "held");
+  EXPECT_EQ(absent(kSecond), "");
+  const auto* device = controller_->health_view()->find({kFirst});
+  EXPECT_EQ(device->preflight, "unknown");
+  EXPECT_EQ(device->preflight_detail, "held by a Pod");
+  EXPECT_EQ(controller_->health_view()->find({kSecond})->preflight, "");
+  const auto view = controller_->health_view();
+  controller_->set_preflights(held);
+  EXPECT_EQ(controller_->health_view(), view) << "nothing has changed";
+  controller_->set_preflights({});
+  EXPECT_EQ(controller_->health_view()->find({kFirst})->preflight, "");
+}
+
 TEST_F(HealthControllerTest, ALaterGpuHasTheSourcesToo) {
   start_controller(FakeHealthDriver::snapshot_of_gpus(1));
   controller_->set_kernel_log_source("permission denied");

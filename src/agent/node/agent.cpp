@@ -258,6 +258,7 @@ void Agent::update_offers() {
   published_ = judged;
   if (!ports_.offers_devices) return notify_changed();
   if (ports_.gpu_offers) facts_.offers = ports_.gpu_offers(*judged, config_, facts_.labels);
+  if (ports_.withdrawn) facts_.withdrawn = ports_.withdrawn(*judged);
   auto built = builder_.build_offers(*judged, config_,
                                      {ports_.read_files(config_), facts_, ports_.mps_health, ports_.cdi_names,
                                       ports_.loads, ports_.mps_program_problem});

@@ -98,6 +98,9 @@ struct AgentPorts {
   // Stops what else holds the driver before set_driver_release() closes it, then calls `done`, once. May be
   // empty.
   std::function<void(std::function<void()> done)> prepare_close = nullptr;
+  // The GPUs of the snapshot that are offered to nobody for a while, asked before each plan; empty: those of
+  // set_facts().
+  std::function<std::map<DeviceUuid, std::string>(const inventory::Snapshot&)> withdrawn = nullptr;
 };
 
 class Agent {
@@ -142,6 +145,8 @@ class Agent {
   void set_kernel_log_status(std::optional<std::string> absent) {
     health_controller_.set_kernel_log_source(std::move(absent));
   }
+  // As HealthController::set_preflights().
+  void set_preflights(Preflights preflights) { health_controller_.set_preflights(std::move(preflights)); }
   // `absent`: why the driver withholds the events of MIG instances; nullopt if it does not.
   void set_mig_event_status(std::optional<std::string> absent) {
     health_controller_.set_mig_event_source(std::move(absent));

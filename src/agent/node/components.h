@@ -85,6 +85,8 @@ std::unique_ptr<Component> make_release_component(Node& node);
 std::unique_ptr<Component> make_mig_component(Node& node);
 // Resets faulty GPUs that are empty, and requests reboots (agent/remediation/gpu_repairer.h).
 std::unique_ptr<Component> make_gpu_repair_component(Node& node);
+// Checks idle GPUs by CUDA before they are offered (agent/preflight/preflight_controller.h).
+std::unique_ptr<Component> make_preflight_component(Node& node);
 // Returns freed memory to the kernel after changes.
 std::unique_ptr<Component> make_memory_component(Node& node);
 // Reports rights at the driver that the agent lacks (agent/driver/driver_rights.h).

@@ -154,7 +154,19 @@ AgentPorts Devices::make_ports() {
                 [&](Component& component) { component.on_health_changed(view, changes); });
           },
       .allocated = [this] { node_.notify_allocated(); },
-      .prepare_close = [this](auto done) { pause_mps(std::move(done)); },
+      .prepare_close =
+          [this](auto done) {
+            if (!before_close_) return pause_mps(std::move(done));
+            before_close_([this, done = std::move(done)]() mutable { pause_mps(std::move(done)); });
+          },
+      .withdrawn =
+          [this](const auto& snapshot) {
+            if (before_offer_) {
+              withdrawn_[WithdrawnFor::kPreflight] = before_offer_(snapshot);
+              merge_withdrawn();
+            }
+            return facts_.withdrawn;
+          },
   };
 }
 
@@ -189,9 +201,23 @@ void Devices::on_node_labels() {
 
 void Devices::set_withdrawn(WithdrawnFor purpose, std::map<DeviceUuid, std::string> gpus) {
   withdrawn_[purpose] = std::move(gpus);
+  merge_withdrawn();
+  if (agent_) agent_->set_facts(facts_);
+}
+
+void Devices::merge_withdrawn() {
   facts_.withdrawn.clear();
   for (const auto& [other, reasons] : withdrawn_) facts_.withdrawn.insert(reasons.begin(), reasons.end());
-  if (agent_) agent_->set_facts(facts_);
+}
+
+void Devices::set_before_offer(BeforeOffer source) {
+  before_offer_ = std::move(source);
+  if (before_offer_ || withdrawn_.erase(WithdrawnFor::kPreflight) == 0) return;
+  merge_withdrawn();
+}
+
+void Devices::set_preflights(Preflights preflights) {
+  if (agent_) agent_->set_preflights(std::move(preflights));
 }
 
 void Devices::set_driver_release(std::optional<std::string> reason) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -61,8 +62,19 @@ class Devices final : public Component {
   void set_driver_release(std::optional<std::string> reason);
 
   // GPUs that are offered to nobody for a while, each with the reason.
-  enum class WithdrawnFor { kMigChange, kReset };
+  enum class WithdrawnFor { kMigChange, kReset, kPreflight };
   void set_withdrawn(WithdrawnFor purpose, std::map<DeviceUuid, std::string> gpus);
+  const std::map<DeviceUuid, std::string>& withdrawn_for(WithdrawnFor purpose) { return withdrawn_[purpose]; }
+  // Asked before each plan for those of kPreflight, so that none is offered before it is known; may be empty.
+  using BeforeOffer = std::function<std::map<DeviceUuid, std::string>(const inventory::Snapshot&)>;
+  void set_before_offer(BeforeOffer source);
+  bool has_before_offer() const { return before_offer_ != nullptr; }
+  // Called before the driver closes on request, to end what else of this agent holds it; it calls `done`
+  // once. May be empty.
+  using BeforeClose = std::function<void(std::function<void()> done)>;
+  void set_before_close(BeforeClose hook) { before_close_ = std::move(hook); }
+  // As HealthController::set_preflights().
+  void set_preflights(Preflights preflights);
   const std::map<DeviceUuid, std::string>& withdrawn() const { return facts_.withdrawn; }
   // The config on disk is bad: the one in force stays; at the start, flags and environment alone.
   void reject_config(const Error& error);
@@ -106,6 +118,7 @@ class Devices final : public Component {
   // `resources`: null before the node's configuration has been chosen.
   void list_by(device_plugin::PodResources* resources, std::function<void(Result<Containers>)> done);
   void pause_mps(std::function<void()> done);
+  void merge_withdrawn();
 
   Node& node_;
   MpsController& mps_;
@@ -114,6 +127,8 @@ class Devices final : public Component {
   bool lacks_compute_ = false;
   partition::NodeFacts facts_;
   std::map<WithdrawnFor, std::map<DeviceUuid, std::string>> withdrawn_;
+  BeforeOffer before_offer_;
+  BeforeClose before_close_;
   bool is_mps_paused_ = false;  // for a reset
   std::optional<std::string> release_;
   std::optional<Endpoints> endpoints_;

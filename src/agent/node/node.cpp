@@ -69,6 +69,7 @@ ConfigReloader& assemble_node(Node& node) {
   list.add(make_claim_component(node, mps.controller()));
   auto& remediation = list.emplace<RemediationComponent>(node);
   list.add(make_gpu_repair_component(node));
+  list.add(make_preflight_component(node));
   list.add(make_rejected_pods_component(node));
   list.add(make_cut_off_pods_component(node, remediation));
   list.add(make_power_component(node));

@@ -307,6 +307,7 @@ void NodeMetrics::add_to(metrics::Exposition& page, const AgentStatus& state,
   for (const auto& status : counts.power)
     limits.push_back({status.gpu, status.limit, status.source, !status.problems.empty()});
   metrics::add_power_metrics(page, *snapshot_, limits);
+  metrics::add_preflight_metrics(page, *snapshot_, counts.preflights);
 }
 
 }  // namespace gpulet::agent

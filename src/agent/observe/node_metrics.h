@@ -83,6 +83,7 @@ struct NodeCounts {
   std::optional<RepairCounts> repairs{};  // where gpulet.repair is enabled
   std::vector<GpuPowerStatus> power{};    // of GPUs whose limit the agent sets, or cannot
   std::optional<metrics::MigReconfigurations> mig_reconfigurations{};  // with gpulet.mig.onDemand
+  std::vector<metrics::GpuPreflight> preflights{};                     // by this agent
 };
 
 class NodeMetrics {

@@ -126,7 +126,7 @@ class NodeDocument {
     const auto& standing = view->status;
     const auto& clock = input_.health->at;
     object["state"] = enum_name(standing.state);
-    object["offered"] = is_allocatable(standing.state);
+    object["offered"] = is_offered(*view);
     object["since"] = unix_milliseconds(to_wall_time(standing.since, clock));
     object["reason"] = standing.reason;
     object["comes_back"] = standing.recovery_text;
@@ -204,6 +204,10 @@ class NodeDocument {
     if (gpu.mig_pending) object["mig_pending"] = *gpu.mig_pending;
     put_health(object, gpu);
     if (!gpu.excluded.empty()) object.update({{"offered", false}, {"excluded", gpu.excluded}});
+    if (const auto* view = find_view({.gpu = gpu.uuid}); view != nullptr && !view->preflight.empty()) {
+      object["preflight"] = {{"result", view->preflight}, {"detail", view->preflight_detail}};
+      if (view->status.reason.empty()) object["reason"] = waiting_text(*view);
+    }
     object.update(
         {{"resource", ""}, {"shares", Json::array()}, {"holders", Json::array()}, {"mig", mig_json(gpu)}});
     put_shares(object, gpu.uuid);

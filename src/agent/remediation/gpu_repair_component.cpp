@@ -6,6 +6,7 @@
 #include "agent/mig/mig_manager.h"
 #include "agent/node/components.h"
 #include "agent/node/devices.h"
+#include "agent/node/gpu_processes.h"
 #include "agent/observe/node_metrics.h"
 #include "agent/remediation/gpu_repairer.h"
 #include "agent/remediation/repair_outputs.h"
@@ -14,9 +15,6 @@
 
 namespace gpulet::agent {
 namespace {
-
-// Reading the holders of a group: all of /proc once for each GPU.
-constexpr Duration kHoldersLimit = std::chrono::seconds(30);
 
 class GpuRepairComponent final : public Component {
  public:
@@ -130,34 +128,6 @@ class GpuRepairComponent final : public Component {
     return reset_refusal_;
   }
 
-  void read_processes(std::vector<DeviceUuid> gpus,
-                      std::function<void(Result<GpuRepairPorts::Holders>)> done) const {
-    std::vector<unsigned> minors;
-    const auto snapshot = node_.devices->agent()->status().snapshot;
-    for (const auto& gpu : gpus) {
-      const auto* found = snapshot ? snapshot->find(gpu) : nullptr;
-      if (found == nullptr) {
-        return node_.loop.post([done = std::move(done), gpu] {
-          done(fail(Code::kNotFound, "the driver no longer lists this GPU", gpu.str()));
-        });
-      }
-      minors.push_back(found->minor);
-    }
-    node_.devices->driver()->run_on_gpus<GpuRepairPorts::Holders>(
-        gpus, "listing the processes of", kHoldersLimit,
-        [gpus, minors](const NvmlDriver::SessionPtr& session,
-                       const NvmlDriver::GpuIndices& indices) -> Result<GpuRepairPorts::Holders> {
-          GpuRepairPorts::Holders holders;
-          for (std::size_t i = 0; i < gpus.size(); ++i) {
-            if (!indices[i])
-              return fail(Code::kNotFound, "the driver no longer lists this GPU", gpus[i].str());
-            GPULET_TRY_ASSIGN(holders[gpus[i]], read_gpu_holders(*session, *indices[i], gpus[i], minors[i]));
-          }
-          return holders;
-        },
-        std::move(done));
-  }
-
   void reset_group(std::vector<DeviceUuid> gpus, Duration limit, std::function<void(Status)> done) const {
     node_.devices->driver()->run_closed<bool>(
         "resetting GPUs", limit,
@@ -176,7 +146,10 @@ class GpuRepairComponent final : public Component {
         .reporter = *node_.reporter,
         .read_node = [this] { return read_repair_node(); },
         .pods = [this](auto done) { node_.devices->list_holders(std::move(done)); },
-        .processes = [this](auto gpus, auto done) { read_processes(std::move(gpus), std::move(done)); },
+        .processes =
+            [this](auto gpus, auto done) {
+              read_gpu_processes(node_, ProcessKind::kAll, std::move(gpus), std::move(done));
+            },
         .withdraw =
             [this](auto gpus) {
               node_.devices->set_withdrawn(Devices::WithdrawnFor::kReset, std::move(gpus));

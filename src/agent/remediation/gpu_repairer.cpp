@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/device_id.h"
+#include "agent/node/gpu_processes.h"
 #include "base/log.h"
 #include "base/text.h"
 
@@ -15,18 +15,6 @@ using RepairKind = repair::RepairDecision::Kind;
 using RepairSeverity = Reporter::Severity;
 
 constexpr std::string_view kMpsProgram = "nvidia-cuda-mps";  // the control daemon and its servers
-
-// The Pods that hold the GPU or a part of it, each once.
-std::vector<std::string> pods_on(const inventory::Gpu& gpu, const mig::PodsByDevice& pods) {
-  std::set<std::string> names;
-  for (const auto& [id, pod] : pods) {
-    const auto uuid = without_share(id.str());
-    const bool is_part = std::ranges::any_of(
-        gpu.mig_devices, [&](const inventory::MigDevice& device) { return device.uuid.str() == uuid; });
-    if (is_part || uuid == gpu.uuid.str()) names.insert(pod);
-  }
-  return {names.begin(), names.end()};
-}
 
 // As GpuRepairPorts::reset says.
 bool has_run(const Error& error) {

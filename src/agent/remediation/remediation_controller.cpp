@@ -35,6 +35,7 @@ void NodeConditionWriter::update_node(const health::HealthView& view, const conf
   }
   condition_ = settings.condition;
   patch_->set_label(health::kHealthLabel, settings.label ? std::optional(severity) : std::nullopt);
+  patch_->set_label(health::kPreflightLabel, settings.label ? health::preflight_label(view) : std::nullopt);
   std::vector<k8s::Taint> taints;
   const auto effect = settings.taints.find(summary.severity);
   if (effect != settings.taints.end()) taints.push_back({health::kFaultTaint, severity, effect->second});

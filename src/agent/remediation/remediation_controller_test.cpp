@@ -291,6 +291,22 @@ TEST_F(RemediationTest, AHealthyNodePublishesAndReadsNoPod) {
   EXPECT_FALSE(node_["spec"].contains("taints"));
 }
 
+TEST_F(RemediationTest, TheWorstPreflightIsALabelOfTheNode) {
+  begin();
+  const auto set_preflight = [&](const std::string& result) {
+    call_on_loop([&] {
+      auto view = view_with(8, {}, loop_.now());
+      view.devices[3].preflight = result;
+      controller_->on_health_view(std::make_shared<const health::HealthView>(std::move(view)));
+    });
+  };
+  const auto label = [&] { return node_["metadata"]["labels"].value(health::kPreflightLabel, json()); };
+  set_preflight("waiting");
+  ASSERT_TRUE(sees([&] { return label() == "waiting"; }));
+  set_preflight("");
+  ASSERT_TRUE(sees([&] { return label().is_null(); }));
+}
+
 TEST_F(RemediationTest, AFaultAndItsEndReachTheNodeAndThePod) {
   begin();
   set_health({});

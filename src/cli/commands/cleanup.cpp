@@ -42,6 +42,7 @@
 #include "k8s/objects.h"
 #include "mps/daemon.h"
 #include "mps/manager.h"
+#include "preflight/preflight_policy.h"
 #include "repair/repair_policy.h"
 #include "repair/repair_record.h"
 #include "scheduler/model/gpu_node.h"
@@ -123,6 +124,7 @@ RemovedFiles remove_node_files(const NodeDirectories& directories) {
                              std::string(agent::kUsageFile) + agent::kBrokenUsageSuffix})
       remove_file(directories.state_dir + "/" + name, removed);
     remove_file(repair::record_path(directories.state_dir), removed);
+    remove_file(preflight::boot_record_path(directories.state_dir), removed);
     const auto cordons = agent::cordons_path(directories.state_dir);
     for (const char* suffix : {"", ".lock"}) remove_file(cordons + suffix, removed);
     remove_file(agent::turn_path(directories.state_dir), removed);
@@ -151,7 +153,7 @@ std::optional<Duration> parse_limit(const std::string& text) {
 
 k8s::NodeLeftovers node_traces(const std::string& node, bool gpu_node) {
   k8s::NodeLeftovers traces{.field_manager = k8s::kLabelFieldManager,
-                            .labels = {health::kHealthLabel, agent::kMigStateLabel},
+                            .labels = {health::kHealthLabel, health::kPreflightLabel, agent::kMigStateLabel},
                             .taints = {health::kFaultTaint},
                             .conditions = {health::kCondition, repair::kRebootCondition},
                             .objects = {},

@@ -145,9 +145,10 @@ cdi::Spec spec_of(const std::string& kind) {
 TEST_F(FileCleanupTest, RemovesEverythingOfAnAgent) {
   ASSERT_TRUE(cdi::SpecDirectory(directories_.spec_dir)
                   .write_specs({spec_of("vendor.com/gpu"), spec_of("vendor.com/gds")}));
-  for (const char* path : {"lib/gpulet-hook", "lib/health-state", "lib/usage", "lib/usage.broken",
-                           "lib/cordons", "lib/cordons.lock", "lib/agent-turn.lock", "lib/agent-standby.lock",
-                           "run/health.json", "run/agent.sock", "run/limits/agent.sock"})
+  for (const char* path :
+       {"lib/gpulet-hook", "lib/health-state", "lib/gpu-preflight", "lib/usage", "lib/usage.broken",
+        "lib/cordons", "lib/cordons.lock", "lib/agent-turn.lock", "lib/agent-standby.lock", "run/health.json",
+        "run/agent.sock", "run/limits/agent.sock"})
     put_file(path);
   put_file("run/limits/" + std::string(64, 'a') + ".json");
   ASSERT_TRUE(
@@ -164,7 +165,7 @@ TEST_F(FileCleanupTest, RemovesEverythingOfAnAgent) {
 
   const auto removed = remove_node_files(directories_);
   EXPECT_THAT(removed.errors, IsEmpty());
-  EXPECT_EQ(removed.paths.size(), 19u);
+  EXPECT_EQ(removed.paths.size(), 20u);
   EXPECT_EQ(removed.paths.back(), agent::presence_path(directories_.state_dir))
       << "the lock keeps an agent away until then";
   EXPECT_THAT(remaining_files(), IsEmpty());

@@ -14,6 +14,7 @@
 #include "agent/observe/claim_status.h"
 #include "agent/observe/limit_status.h"
 #include "agent/observe/usage_json.h"
+#include "base/json.h"
 #include "base/loop.h"
 #include "base/result.h"
 #include "cli/main/command.h"
@@ -48,6 +49,8 @@ struct ListOptions {
 
 // Sets Gpu::excluded as the agent reported last in this file; without a report nothing is excluded.
 void mark_reported_excluded(const std::string& health_file, inventory::Snapshot& snapshot);
+// Marks the GPUs that wait for their preflight by the agent's page /api/node as excluded.
+void mark_waiting_preflights(const nlohmann::json& node, inventory::Snapshot& snapshot);
 
 // MIG devices follow their GPU; errors of unreadable GPUs, what rules exclude, what moves and claims wait
 // for, and the grades of memory limits, come last. Pure.

@@ -86,7 +86,9 @@ std::string pending_mig_text(const DeviceView& device) {
 // The fault, else what else keeps it from Pods or waits for a reset.
 std::string device_note(const DeviceView& device) {
   if (!device.status.reason.empty()) return device.status.reason;
-  return device.excluded.empty() ? pending_mig_text(device) : device.excluded;
+  if (!device.excluded.empty()) return device.excluded;
+  if (device.preflight == "waiting") return waiting_text(device);
+  return pending_mig_text(device);
 }
 
 std::vector<std::string> device_row(const DeviceView& device, const TimeFormatter& times,
@@ -162,7 +164,7 @@ HealthView replace_control_characters(HealthView view) {
     replace_controls(device.uuid);
     replace_controls(device.scope.gpu);
     for (auto* text : {&device.model, &device.slot, &device.status.reason, &device.status.recovery_text,
-                       &device.excluded, &device.repair}) {
+                       &device.excluded, &device.repair, &device.preflight, &device.preflight_detail}) {
       replace_controls(*text);
     }
     for (auto& fault : device.status.faults) {
@@ -200,6 +202,8 @@ std::string health_details(const HealthView& view, const DeviceView& device, std
   add("since", times.format_with_age(standing.since));
   add("reason", standing.reason);
   if (!device.excluded.empty()) add("offered", "no: it " + device.excluded);
+  add("preflight",
+      device.preflight + (device.preflight_detail.empty() ? "" : ": " + device.preflight_detail));
   add("mode", pending_mig_text(device));
   add("returns", standing.recovery_text);
   if (standing.due) add("not before", times.format_with_age(*standing.due));

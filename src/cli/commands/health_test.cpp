@@ -133,6 +133,18 @@ GPU    MODEL        UUID    STATE        SINCE (UTC)          REASON
   EXPECT_EQ(mig.find(" ago)"), std::string::npos) << "no age that stays when time goes on";
 }
 
+TEST(HealthReport, DetailsHaveThePreflight) {
+  auto view = broken_node();
+  EXPECT_EQ(health_details(view, view.devices[0], kAt).find("preflight"), std::string::npos);
+  view.devices[0].preflight = "passed";
+  EXPECT_NE(health_details(view, view.devices[0], kAt).find("  preflight  passed\n"), std::string::npos);
+  view.devices[0].preflight = "unknown";
+  view.devices[0].preflight_detail = "held by Pod a/b\x1b[2J";
+  view = replace_control_characters(view);
+  EXPECT_NE(health_details(view, view.devices[0], kAt).find("  preflight  unknown: held by Pod a/b?[2J\n"),
+            std::string::npos);
+}
+
 TEST(HealthReport, ControlCharactersAreReplaced) {
   auto view = broken_node();
   view.devices[0].model =

@@ -12,6 +12,7 @@
 #include "agent/driver/nvml_driver.h"
 #include "arguments/arguments.h"
 #include "base/cuda_version.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "cli/main/command_line.h"
 #include "health/report/health_report.h"
@@ -290,6 +291,16 @@ void mark_reported_excluded(const std::string& health_file, inventory::Snapshot&
   }
 }
 
+void mark_waiting_preflights(const nlohmann::json& node, inventory::Snapshot& snapshot) {
+  for (const auto& gpu : json_member(node, "gpus")) {
+    if (json_text(json_member(json_member(gpu, "preflight"), "result")) != "waiting") continue;
+    const DeviceUuid uuid(json_text(json_member(gpu, "uuid")));
+    for (auto& known : snapshot.gpus) {
+      if (known.uuid == uuid && known.excluded.empty()) known.excluded = "waits for its preflight";
+    }
+  }
+}
+
 int run_list(const ListOptions& options) {
   auto snapshot = agent::read_snapshot_once({.driver_root = options.driver_root});
   if (snapshot) mark_reported_excluded(options.health_file, *snapshot);
@@ -297,6 +308,7 @@ int run_list(const ListOptions& options) {
   // Without an agent, nothing moves or waits, and nothing holds a limit.
   const auto node =
       agent::fetch_agent_json(options.socket, "/api/node", kAgentLimit).value_or(nlohmann::json());
+  mark_waiting_preflights(node, *snapshot);
   return print_report("gpulet list",
                       list_report(*snapshot, options.output, agent::parse_claim_status(node),
                                   std::chrono::system_clock::now(), agent::parse_limit_status(node)));

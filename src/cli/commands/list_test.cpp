@@ -49,6 +49,20 @@ Snapshot two_gpu_node() {
   return snapshot;
 }
 
+TEST(List, ShowsWhatWaitsForItsPreflight) {
+  auto snapshot = two_gpu_node();
+  mark_waiting_preflights(nlohmann::json::parse(R"({"gpus": [
+    {"uuid": "GPU-aaaa", "preflight": {"result": "waiting", "detail": ""}}, {"uuid": "GPU-x"}, 7]})"),
+                          snapshot);
+  EXPECT_NE(list_report(snapshot, "table").find("\nGPU 0 waits for its preflight\n"), std::string::npos);
+  for (const char* other : {"null", R"({"gpus": 3})", R"({"gpus": [
+    {"uuid": "GPU-aaaa", "preflight": {"result": "passed"}}]})"}) {
+    snapshot = two_gpu_node();
+    mark_waiting_preflights(nlohmann::json::parse(other), snapshot);
+    EXPECT_EQ(snapshot.gpus[0].excluded, "") << other;
+  }
+}
+
 TEST(List, ShowsWhatARuleExcludes) {
   auto snapshot = two_gpu_node();
   snapshot.gpus[0].excluded = "is excluded by the rule at x.yaml:3:5";

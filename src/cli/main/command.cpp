@@ -30,6 +30,7 @@ constexpr std::pair<std::string_view, const char*> kSettingGroups[] = {
     {"gpulet.faults.eviction", "Eviction of Pods from faulty GPUs"},
     {"gpulet.faults.", "Report of faults to the cluster"},
     {"gpulet.repair.", "Repair of faulty GPUs"},
+    {"gpulet.preflight.", "Checks of idle GPUs"},
     {"gpulet.rebalance.", "Rebalancing of shared GPUs"},
     {"gpulet.metrics.", "Metrics"},
     {"gpulet.labels.", "Labels"},

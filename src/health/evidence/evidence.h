@@ -180,6 +180,7 @@ struct EnergyReading {
 struct ProbeReading {
   bool passed = false;
   std::string error;
+  std::string slow{};  // why its copies count as slow, one line; empty: they do not
 };
 
 // Whoever reset the GPU reports it.

@@ -371,6 +371,9 @@ void EvidenceApplier::operator()(const ProbeReading& reading) {
   record_check(kCheckProbe, reading.passed);
   scope_ = {scope_.gpu};
   apply_reading(FaultClass::kProbeFailed, 0, !reading.passed, reading.error);
+  // A failed one may not have come to the copies.
+  if (reading.passed || !reading.slow.empty())
+    apply_reading(FaultClass::kSlowCopies, 0, !reading.slow.empty(), reading.slow);
 }
 
 void EvidenceApplier::operator()(const OperatorCommand& command) {
@@ -381,7 +384,11 @@ void EvidenceApplier::operator()(const OperatorCommand& command) {
     // It vouches for repairs of earlier faults, and ends a cordon.
     const bool counts =
         key.fault_class == FaultClass::kCordoned ? at_ >= fault.last_seen : at_ > fault.last_seen;
-    if (counts && fault_rule(key.fault_class).condition != RecoveryCondition::kReadingClear)
+    const auto& rule = fault_rule(key.fault_class);
+    // A preflight that runs no more proves nothing either.
+    const bool is_of_absent_probe =
+        rule.source == Source::kProbe && record_.is_source_unavailable(rule.source);
+    if (counts && (rule.condition != RecoveryCondition::kReadingClear || is_of_absent_probe))
       fault.condition_met_at = at_;
   }
   opened_fault_ = true;  // persist it

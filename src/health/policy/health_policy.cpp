@@ -84,6 +84,8 @@ constexpr FaultRule kRules[] = {
      "a fatal NVSwitch error", "after a reset of the switch and of its GPUs"},
     {kProbeFailed, "probe-failed", kQuarantine, kReadingClear, kBasicChecks, Source::kProbe, kPolicyHold,
      true, false, "a test program failed on it", "once the test program passes"},
+    {kSlowCopies, "slow-copies", kQuarantine, kReadingClear, kBasicChecks, Source::kProbe, kPolicyHold, true,
+     false, "its copies are slow:", "once a preflight finds them fast again"},
     {kCordoned, "cordoned", kDrain, kOperator, 0, kNoSource, Duration::zero(), false, false, "cordoned",
      "gpulet uncordon"},
 };

@@ -86,6 +86,7 @@ enum class FaultClass {
   kInforom,
   kSwitch,
   kProbeFailed,
+  kSlowCopies,
   kCordoned,
 };
 inline constexpr std::size_t kFaultClassCount = static_cast<std::size_t>(FaultClass::kCordoned) + 1;

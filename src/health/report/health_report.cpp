@@ -66,7 +66,12 @@ constexpr ActionTemplate kActionTemplates[] = {
     {kInforom, "Contact NVIDIA support: the InfoROM must be rewritten or the card replaced"},
     {kSwitch,
      "Reset all GPUs of the switch together, or reboot the node; a fatal error that returns is hardware"},
-    {kProbeFailed, kResetIt},
+    {kProbeFailed,
+     "End all workloads on it, then reset it: {reset}; it is checked again each "
+     "gpulet.preflight.retryInterval, or where that is disabled, run gpulet uncordon {device}"},
+    {kSlowCopies,
+     "Check its links (nvidia-smi nvlink -s -i {gpu}; nvidia-smi -q -i {gpu}: PCIe width); it is checked "
+     "again each gpulet.preflight.retryInterval, or where that is disabled, run gpulet uncordon {device}"},
     {kCordoned, "Run gpulet uncordon {device} when the work is done"},
 };
 static_assert(std::size(kActionTemplates) == kFaultClassCount);
@@ -163,7 +168,7 @@ class ReportWriter {
               {"model", device.model},
               {"slot", device.slot},
               {"state", enum_name(status.state)},
-              {"offered", is_allocatable(status.state) && device.excluded.empty()},
+              {"offered", is_offered(device)},
               {"since", time_json(status.since)},
               {"reason", status.reason},
               {"comesBack", status.recovery_text},
@@ -175,6 +180,8 @@ class ReportWriter {
     if (device.mig_pending) json["migPending"] = *device.mig_pending;
     if (!device.excluded.empty()) json["excluded"] = device.excluded;
     if (!device.repair.empty()) json["repair"] = device.repair;
+    if (!device.preflight.empty()) json["preflight"] = device.preflight;
+    if (!device.preflight_detail.empty()) json["preflightDetail"] = device.preflight_detail;
     for (const auto& one : status.faults) json["faults"].push_back(fault_json(one, device));
     for (const auto& absence : device.unavailable_sources)
       json["absences"].push_back({{"source", enum_name(absence.source)}, {"why", absence.reason}});
@@ -340,6 +347,8 @@ DeviceView parse_report_device(MemberReader members) {
   device.mig_pending = members.optional_bool_member("migPending");
   device.excluded = members.optional_text_member("excluded");
   device.repair = members.optional_text_member("repair");
+  device.preflight = members.optional_text_member("preflight");
+  device.preflight_detail = members.optional_text_member("preflightDetail");
   auto& status = device.status;
   status.state = members.enum_member<DeviceState>("state", kDeviceStates);
   status.since = members.time_member("since");

@@ -13,7 +13,8 @@
 //    "driverRelease": {"reason": "driver upgrade", "closed": true}}
 //
 // offered: whether it is allocatable and not excluded. excluded: why a rule withholds it, else absent.
-// repair: what the agent does about its fault (gpulet.repair), else absent. comesBack: what ends the worst
+// repair: what the agent does about its fault (gpulet.repair), else absent. preflight, preflightDetail: the
+// last result (gpulet.preflight) and why, else absent. comesBack: what ends the worst
 // fault. proved: when the recovery condition was met. migPending: the MIG mode that needs a reset, else
 // absent. absences: unavailable sources. driverRelease: while the agent closes the driver on request, else
 // absent; closed: no session is open any more. The others are as in node_health.h and device_status.h. Times

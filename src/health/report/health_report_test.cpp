@@ -74,6 +74,8 @@ TEST(HealthReport, ParsesWhatItFormats) {
   auto view = example_view(feed);
   view.devices[1].mig_pending = false;
   view.devices[1].excluded = "is excluded by the rule at x.yaml:3:5";
+  view.devices[1].preflight = "unknown";
+  view.devices[1].preflight_detail = "held by Pod default/trainer";
   const auto text = format_report(view);
   const auto back = parse_report(text);
   ASSERT_TRUE(back) << back.error().full_message();
@@ -84,6 +86,9 @@ TEST(HealthReport, ParsesWhatItFormats) {
   EXPECT_EQ(gpu.status.reason, view.devices[0].status.reason);
   EXPECT_EQ(gpu.excluded, "");
   EXPECT_EQ(back->devices[1].excluded, view.devices[1].excluded);
+  EXPECT_EQ(back->devices[1].preflight, "unknown");
+  EXPECT_EQ(back->devices[1].preflight_detail, "held by Pod default/trainer");
+  EXPECT_EQ(gpu.preflight, "");
   EXPECT_NE(text.find("\"offered\": false"), std::string::npos);
   EXPECT_EQ(back->at.now - gpu.status.since, view.at.now - view.devices[0].status.since);
   EXPECT_EQ(gpu.status.faults[0].fault_text(), view.devices[0].status.faults[0].fault_text());

@@ -21,6 +21,11 @@ const DeviceView* HealthView::find(const Scope& scope) const {
   return found == devices.end() ? nullptr : &*found;
 }
 
+std::string waiting_text(const DeviceView& device) {
+  if (device.preflight != "waiting") return {};
+  return "waits for its preflight" + (device.preflight_detail.empty() ? "" : ", " + device.preflight_detail);
+}
+
 HealthView build_health_view(const HealthStateMachine& machine, const inventory::Snapshot& snapshot,
                              const ClockPair& at) {
   HealthView view{at, {}};
@@ -233,6 +238,13 @@ NodeHealthSummary summarize_node_health(const HealthView& view) {
     summary.message = "no source would report a fault of some of " + gpu_count_text(count);
   }
   return summary;
+}
+
+std::optional<std::string> preflight_label(const HealthView& view) {
+  for (const char* result : {"failed", "slow", "waiting", "unknown", "passed"}) {
+    if (std::ranges::find(view.devices, result, &DeviceView::preflight) != view.devices.end()) return result;
+  }
+  return std::nullopt;
 }
 
 const DeviceView* find_device_or_gpu(const HealthView& view, const Scope& held) {

@@ -40,7 +40,18 @@ struct DeviceView {
   // Of a GPU: what the agent does about its fault, or what keeps it from that: "Is reset once it is empty:
   // held by Pod default/trainer"; empty: nothing (agent/remediation/gpu_repairer.h).
   std::string repair{};
+  // Of a GPU, with gpulet.preflight: "passed", "slow", "failed", "unknown" or "waiting"; else empty. And why,
+  // one line or empty (agent/preflight/preflight_controller.h).
+  std::string preflight{}, preflight_detail{};
 };
+
+// Whether Pods may get it: a rule, a fault or a preflight that has not run yet may withhold it.
+inline bool is_offered(const DeviceView& device) {
+  return is_allocatable(device.status.state) && device.excluded.empty() && device.preflight != "waiting";
+}
+
+// "waits for its preflight, for a reset to end"; empty for one that does not.
+std::string waiting_text(const DeviceView& device);
 
 // The agent closes the driver on request (agent/driver/driver_release.h), until it has read the GPUs again.
 struct DriverRelease {
@@ -74,8 +85,9 @@ Result<const DeviceView*> find_device(const HealthView& view, std::string_view n
 bool is_full_uuid(std::string_view name);
 
 inline constexpr const char* kCondition = "GpuHealthy";
-inline constexpr const char* kHealthLabel = "gpulet.io/gpu-health";     // of the node: enum_name(Severity)
-inline constexpr const char* kFaultTaint = "gpulet.io/gpu-fault";       // of the node: enum_name(Severity)
+inline constexpr const char* kHealthLabel = "gpulet.io/gpu-health";        // of the node: enum_name(Severity)
+inline constexpr const char* kPreflightLabel = "gpulet.io/gpu-preflight";  // of the node: preflight_label()
+inline constexpr const char* kFaultTaint = "gpulet.io/gpu-fault";          // of the node: enum_name(Severity)
 inline constexpr const char* kFaultAnnotation = "gpulet.io/gpu-fault";  // of a Pod: the faults of its devices
 
 inline constexpr std::size_t kMaxListedDevices = 16;  // in one text; further ones are counted
@@ -104,6 +116,10 @@ struct NodeHealthSummary {
 // A node without a device is unmonitored, and so are GPUs whose driver is released, but for the faults that
 // were known before: the condition is Unknown with the reason DriverReleased.
 NodeHealthSummary summarize_node_health(const HealthView& view);
+
+// The worst DeviceView::preflight: of "failed", "slow", "waiting", "unknown", "passed" the first that a GPU
+// has; nullopt if none has one.
+std::optional<std::string> preflight_label(const HealthView& view);
 
 // "GPU 3 (GPU-5a…) is quarantined: XID 95: …; recovers after a reset of the GPU"; "GPU 3 (GPU-5a…) is
 // healthy".

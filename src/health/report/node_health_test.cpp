@@ -42,6 +42,34 @@ TEST(HealthView, HasEveryDeviceInNodeOrder) {
   EXPECT_EQ(view.find(make_scope("GPU-9")), nullptr);
 }
 
+TEST(HealthView, TheWorstPreflightIsTheLabel) {
+  HealthView view;
+  view.devices.resize(3);
+  EXPECT_EQ(preflight_label(view), std::nullopt);
+  std::string last;
+  for (const char* worse : {"passed", "unknown", "waiting", "slow", "failed"}) {
+    view.devices[1].preflight = worse;
+    view.devices[2].preflight = last;
+    EXPECT_EQ(preflight_label(view), worse);
+    last = worse;
+  }
+}
+
+TEST(HealthView, AGpuThatWaitsForItsPreflightIsNotOffered) {
+  DeviceView device;
+  EXPECT_TRUE(is_offered(device));
+  EXPECT_EQ(waiting_text(device), "");
+  device.preflight = "waiting";
+  EXPECT_FALSE(is_offered(device));
+  EXPECT_EQ(waiting_text(device), "waits for its preflight");
+  device.preflight_detail = "for the driver";
+  EXPECT_EQ(waiting_text(device), "waits for its preflight, for the driver");
+  device.preflight = "failed";
+  EXPECT_TRUE(is_offered(device)) << "its fault decides";
+  device.status.state = DeviceState::kQuarantined;
+  EXPECT_FALSE(is_offered(device));
+}
+
 TEST(HealthView, SaysWhichGpusAreInAFabric) {
   HealthFeed feed({}, XidFilter("", ""), device_with_name());
   const auto in_fabric = [&] {

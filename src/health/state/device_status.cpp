@@ -145,8 +145,9 @@ bool has_no_process(const GpuRecord& record, const Scope& device) {
 
 // Whether a source other than the handle would report a fault.
 bool is_monitored(const GpuRecord& record, const XidFilter& filter) {
+  // Source::kProbe is not one of them: a preflight looks once, not always.
   static constexpr Source kSays[] = {Source::kDriverEvents, Source::kKernelLog, Source::kRecoveryAction,
-                                     Source::kRowRemap,     Source::kEcc,       Source::kProbe};
+                                     Source::kRowRemap, Source::kEcc};
   return !filter.is_all_disabled() &&
          std::ranges::any_of(kSays, [&](Source source) { return record.has_source_reported(source); });
 }

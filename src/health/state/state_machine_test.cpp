@@ -198,6 +198,24 @@ TEST(Recovery, TimeAloneEndsNothing) {
   EXPECT_EQ(feed.state_of_device(kGpu), DeviceState::kRecovering);
 }
 
+// Without preflights nothing else would end what the last one has found.
+TEST(Recovery, AnOperatorReplacesAPreflightThatRunsNoMore) {
+  for (const auto& found : {ProbeReading{false, "wrong sum", ""}, ProbeReading{true, "", "9 GB/s"}}) {
+    HealthFeed feed;
+    feed.feed(kGpu, found);
+    feed.pass_time(seconds(1));
+    feed.feed(kGpu, OperatorCommand{OperatorAction::kUncordon, ""});
+    feed.poll_for(minutes(1));
+    EXPECT_EQ(feed.state_of_device(kGpu), DeviceState::kQuarantined) << "a preflight is to come";
+    feed.feed(kGpu, SourceNotice{Source::kProbe, "gpulet.preflight is not enabled"});
+    feed.poll_for(minutes(1));
+    EXPECT_EQ(feed.state_of_device(kGpu), DeviceState::kQuarantined);
+    feed.feed(kGpu, OperatorCommand{OperatorAction::kUncordon, ""});
+    EXPECT_EQ(feed.state_of_device(kGpu), DeviceState::kRecovering);
+    EXPECT_EQ(feed.time_until_allocatable(kGpu), seconds(30));
+  }
+}
+
 TEST(Recovery, ANewFaultStartsOver) {
   HealthFeed feed;
   feed.add_xid(kGpu, 95);

@@ -186,8 +186,13 @@ spec:
           {{- end }}
           {{- end }}
           {{- with $pool.resources | default $v.devicePlugin.resources | default $v.resources }}
+          {{- $resources := deepCopy . }}
+          {{- /* Its checks run in this container. */ -}}
+          {{- if and (eq "128Mi" (toString (dig "limits" "memory" "" $resources))) (include "gpulet.wants" (list $ "preflight.enabled" false)) }}
+          {{- $_ := set $resources.limits "memory" "1Gi" }}
+          {{- end }}
           resources:
-            {{- toYaml . | nindent 12 }}
+            {{- toYaml $resources | nindent 12 }}
           {{- end }}
           securityContext:
             {{- if $v.securityContext }}

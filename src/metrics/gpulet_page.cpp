@@ -277,7 +277,7 @@ void add_health_metrics(Exposition& page, const health::HealthView& view,
       add_metric(page, Metric::kDeviceFaults, make_labels(concat_labels(labels, {{"class", fault_class}})),
                  count);
     }
-    if (allocatable) continue;
+    if (health::is_allocatable(status.state)) continue;
     add_metric(page, Metric::kDeviceQuarantine, make_labels(labels),
                seconds_of(view.at.now - withdrawn_since(status)));
   }

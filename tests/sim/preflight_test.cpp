@@ -160,17 +160,17 @@ TEST_F(SimPreflight, WithoutCudaEveryGpuIsOffered) {
 
 // Whether a GPU is idle is then not known.
 TEST_F(SimPreflight, WithoutAListOfProcessesNothingIsChecked) {
-  bring_up_node("hgx-h100");
+  bring_up_node("t4");
   constexpr int kNoPermission = 4;
   ASSERT_TRUE(control::set_answer(machine_state(), "nvmlDeviceGetComputeRunningProcesses_v3", std::nullopt,
                                   kNoPermission));
   start_checking_agent();
-  EXPECT_TRUE(becomes_allocatable(8)) << agent_log();
+  EXPECT_TRUE(becomes_allocatable(4)) << agent_log();
   EXPECT_TRUE(becomes_shown(0, "unknown: cannot list the processes that use it: ")) << shown_result(0);
 }
 
 TEST_F(SimPreflight, AReleaseOfTheDriverEndsTheRuns) {
-  bring_up_node("hgx-h100");
+  bring_up_node("t4");
   ASSERT_TRUE(control::set_cuda_fault(machine_state(), 0, CudaFault::kHang));
   start_checking_agent({"GPULET_PREFLIGHT_TIMEOUT=10m"});
   ASSERT_TRUE(becomes_true([&] { return !preflights().empty(); }));
@@ -179,24 +179,24 @@ TEST_F(SimPreflight, AReleaseOfTheDriverEndsTheRuns) {
   EXPECT_FALSE(is_driver_held()) << agent_log();
   ASSERT_TRUE(control::heal_faults(machine_state(), 0));
   run_gpulet(0, {"driver", "acquire"});
-  EXPECT_TRUE(becomes_allocatable(8)) << agent_log();
+  EXPECT_TRUE(becomes_allocatable(4)) << agent_log();
   EXPECT_TRUE(becomes_shown(0, "passed: ")) << shown_result(0);
 }
 
 // The run may have ended it, by the memory that both have in common.
 TEST_F(SimPreflight, AnAgentThatEndsDuringAPreflightDoesNotRepeatIt) {
-  bring_up_node("hgx-h100");
+  bring_up_node("t4");
   ASSERT_TRUE(control::set_cuda_fault(machine_state(), 0, CudaFault::kHang));
   start_checking_agent({"GPULET_PREFLIGHT_TIMEOUT=10m"});
-  ASSERT_TRUE(becomes_true([&] { return times_logged("preflight of a GPU") == 7; })) << agent_log();
+  ASSERT_TRUE(becomes_true([&] { return times_logged("preflight of a GPU") == 3; })) << agent_log();
   sim_node().kill_agent();
   start_checking_agent({"GPULET_PREFLIGHT_TIMEOUT=10m"});
-  EXPECT_TRUE(becomes_allocatable(8)) << agent_log();
+  EXPECT_TRUE(becomes_allocatable(4)) << agent_log();
   EXPECT_TRUE(becomes_shown(0, "unknown: the agent ended during its preflight")) << shown_result(0);
 }
 
 TEST_F(SimPreflight, AnAgentThatIsStoppedLeavesItsRunsToTheNext) {
-  bring_up_node("hgx-h100");
+  bring_up_node("t4");
   ASSERT_TRUE(control::set_cuda_fault(machine_state(), 0, CudaFault::kHang));
   start_checking_agent({"GPULET_PREFLIGHT_TIMEOUT=10m"});
   ASSERT_TRUE(becomes_true([&] { return !preflights().empty(); }));
@@ -206,7 +206,7 @@ TEST_F(SimPreflight, AnAgentThatIsStoppedLeavesItsRunsToTheNext) {
   EXPECT_TRUE(record->started.empty());
   ASSERT_TRUE(control::heal_faults(machine_state(), 0));
   start_checking_agent();
-  EXPECT_TRUE(becomes_allocatable(8)) << agent_log();
+  EXPECT_TRUE(becomes_allocatable(4)) << agent_log();
   EXPECT_TRUE(becomes_shown(0, "passed: ")) << shown_result(0);
 }
 

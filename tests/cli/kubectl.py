@@ -59,9 +59,10 @@ def agent_pod(name):
     return ready(f"agent-{name}", metadata={"namespace": "gpulet"}, spec={"nodeName": name, "containers": [{"image": "gpulet:1"}]})
 
 
-def asking_pod(name, count, annotations=None, **spec):
+def asking_pod(name, count, annotations=None, cores=None, **spec):
+    limits = {"nvidia.com/gpu": str(count), **({"nvidia.com/gpucores": str(cores)} if cores else {})}
     return {"metadata": {"namespace": "team-a", "name": name, "uid": name, "annotations": annotations or {}},
-            "spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": str(count)}}}], **spec}}
+            "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}], **spec}}
 
 
 GPU_NODE_OBJECTS = (gpu_node("gpu-0", 2, [("team-a/train", 0), ("team-a/lost", 1)], lost=[1]),
@@ -73,9 +74,10 @@ LISTS = {
     "/api/v1/namespaces": (),
     "/apis/policy/v1/poddisruptionbudgets": (),
 }
-# "lost" is on a GPU that is lost. The other two are on no node: one fits, one fits nowhere and has an annotation that is ignored.
+# "lost" is on a GPU that is lost. The other two are on no node: one fits, and nothing enforces its nvidia.com/gpucores; one fits
+# nowhere and has an annotation that is ignored.
 ASKING_PODS = {f"/api/v1/namespaces/team-a/pods/{pod['metadata']['name']}": pod
-               for pod in (asking_pod("fits", 1), asking_pod("large", 5, {"gpulet.io/gpu-memory": "lots"}))}
+               for pod in (asking_pod("fits", 1, cores=30), asking_pod("large", 5, {"gpulet.io/gpu-memory": "lots"}))}
 RESOURCE_API = "/apis/resource.k8s.io/v1"
 DRIVER = "gpu.nvidia.com"
 

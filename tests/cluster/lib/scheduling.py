@@ -26,12 +26,13 @@ LINKS = "gpulet.io/gpu-links"
 PORTS = (9411, 9412)
 PAGE_PORTS = (9413, 9414)  # of the extender and of its page
 SERVICE_PORT = 9410
+# A GPU that earlier checks have broken returns once its checks pass, without the hold time of its relapses.
+HOLD = ["--health-recovery-hold=1s", "--health-max-recovery-hold=1s"]
 ADMISSIONS = int(os.environ.get("GPULET_ADMISSIONS", "30"))  # more of them: by hand
 LOAD_PODS = 24
 AWAY_S = 1.0  # from a fault until no new Pod is scheduled there
 BUSY_S = 30.0  # for asynchronous effects
 MIG_PORT = 9415
-HOLD_LIMIT_S = 90.0  # a lost GPU returns 30 s after its checks pass again
 MIG_LIMIT_S = 90.0  # the agent looks every 15 s, and not within 10 s of an allocation
 MIG_CONFIG = """version: v1
 flags: {{migStrategy: mixed}}
@@ -176,7 +177,7 @@ class SchedulingChecks:
         kubectl("apply", "-f", "-", text=shipped)
         for node in self.checks.nodes:
             node.nvml("gpus")
-            node.start_agent(arguments=["--metrics-interval=1s"])
+            node.start_agent(arguments=["--metrics-interval=1s", *HOLD])
         for node in self.checks.nodes:
             node.wait_allocatable(self.kube, 8)
 
@@ -472,7 +473,7 @@ class SchedulingChecks:
         known = {"name": "default/web", "load": "5a" * 8 + "14", "hours": 48, "lastHour": int(time.time() / 3600)}
         self.n1.stop_agent()
         self.kube.call("PATCH", f"{GPU_NODES}/n1", {"spec": {"controllers": [known], "driver": "0"}}, "application/merge-patch+json")
-        self.n1.start_agent(arguments=["--metrics-interval=1s"])
+        self.n1.start_agent(arguments=["--metrics-interval=1s", *HOLD])
         self.n1.wait_allocatable(self.kube, 8)
 
         def object_of(name):
@@ -569,11 +570,9 @@ class SchedulingChecks:
         """GPU 7 of n1 has seven small devices; a Pod keeps one of them while another waits for half of the GPU."""
         small, half = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
         self.start_replica(MIG_PORT, "--mig-demand-after=1")
-        # A restart of the agent begins the hold time of the GPU that was lost anew.
-        self.n1.wait_allocatable(self.kube, 8, HOLD_LIMIT_S)
         self.n1.stop_agent()
         self.n1.write_config(MIG_CONFIG.format(mig="layout: all-1g.10gb, onDemand: true"))
-        self.n1.start_agent(arguments=["--config-file", self.n1.config])
+        self.n1.start_agent(arguments=["--config-file", self.n1.config, *HOLD])
         self.n1.wait_allocatable(self.kube, 7, MIG_LIMIT_S, small)
         self.checks.run_pod("tenant", 1, "n1", resource=small)
         held = self.n1.resources.held()["tenant"]

@@ -140,7 +140,26 @@ class TestApiServer {
         std::lock_guard lock(mutex_);
         ++connections_;
       }
-      threads_.emplace_back([this, socket] { serve_connection(socket->get()); });
+      join_ended();
+      threads_.emplace_back();
+      threads_.back() = std::thread([this, socket, own = std::prev(threads_.end())] {
+        serve_connection(socket->get());
+        std::lock_guard lock(mutex_);
+        ended_.push_back(own);
+      });
+    }
+  }
+
+  // Until then a thread keeps its stack.
+  void join_ended() {
+    std::vector<std::list<std::thread>::iterator> ended;
+    {
+      std::lock_guard lock(mutex_);
+      ended.swap(ended_);
+    }
+    for (const auto thread : ended) {
+      thread->join();
+      threads_.erase(thread);
     }
   }
 
@@ -217,7 +236,8 @@ class TestApiServer {
   std::mutex mutex_, handling_;
   std::vector<Received> received_;
   int connections_ = 0;
-  std::list<std::thread> threads_;  // of the connections; only the accepting thread adds to it
+  std::list<std::thread> threads_;  // of the connections; only the accepting thread changes it
+  std::vector<std::list<std::thread>::iterator> ended_;
   std::thread thread_;
 };
 

@@ -20,7 +20,8 @@
 
 namespace gpulet::tests {
 
-// The Node "node-1". Everything that `others` does not answer and that is not a Node is 404.
+// The Node "node-1", for a client with every permission. Everything else that `others` does not answer is
+// 404.
 class NodeApi {
  public:
   using Others = std::function<std::optional<k8s::TestApiServer::Reply>(const k8s::Received&)>;
@@ -59,14 +60,18 @@ class NodeApi {
     std::string labels;
     for (const auto& [key, value] : labels_)
       labels += (labels.empty() ? "\"" : ",\"") + key + "\":\"" + value + "\"";
-    return R"({"metadata":{"name":"node-1","resourceVersion":")" + std::to_string(version_) +
-           R"(","labels":{)" + labels + R"(}},"spec":{"taints":[]},"status":{"conditions":[]}})";
+    return R"({"metadata":{"name":"node-1","uid":"6f2c0a1e-9d3b-4c57-8e21-5a7b9c0d1e2f")"
+           R"(,"resourceVersion":")" +
+           std::to_string(version_) + R"(","labels":{)" + labels +
+           R"(}},"spec":{"taints":[]},"status":{"conditions":[]}})";
   }
   k8s::TestApiServer::Reply reply_to(const k8s::Received& request) {
     if (others_) {
       if (auto reply = others_(request)) return *std::move(reply);
     }
     const std::string line = request.line();
+    if (line.find("/selfsubjectaccessreviews") != std::string::npos)
+      return {201, R"({"status":{"allowed":true}})"};
     if (line.find("/nodes") == std::string::npos) return {404, R"({"kind":"Status"})"};
     if (line.find("/nodes?") == std::string::npos) return {200, node_object()};
     if (line.find("watch=true") == std::string::npos) {

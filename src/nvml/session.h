@@ -143,7 +143,7 @@ class Session {
   Result<GpuInstanceInfo> gpu_instance_info(Device gpu, unsigned gpu_instance_id) const;
 
   // Processes with a compute, MPS or graphics context on a GPU or MIG device, each once, by pid. On
-  // a GPU in MIG mode only a privileged caller sees all of them.
+  // a GPU in MIG mode only a privileged caller sees all of them. Errors: as Usage::process_memory().
   Result<std::vector<Process>> running_processes(Device device) const;
   Result<ComputeMode> compute_mode(Device device) const;
   // Needs root. kUnsupported for any mode but the default on a GPU in MIG mode.

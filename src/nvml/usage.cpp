@@ -99,7 +99,7 @@ class ProcessBuffer {
   std::vector<unsigned char> bytes_;
 };
 
-// Processes of one kind. A driver or GPU that does not report that kind has none.
+// Adds the processes of one kind. A driver without the function has none of that kind.
 template <class Function>
 Status collect(const Api& api, Function function, const char* name, nvmlDevice_t device,
                ProcessesFound& all) {
@@ -114,7 +114,6 @@ Status collect(const Api& api, Function function, const char* name, nvmlDevice_t
       entries = std::min(std::max<std::size_t>(count, entries) * 2, std::size_t{kMaxProcesses});
       continue;
     }
-    if (result == NVML_ERROR_NOT_SUPPORTED) return {};
     GPULET_TRY(to_status(api, result, name));
     for (const auto& info : buffer.read_entries(count)) {
       auto& memory = all[{info.pid, instance_of(info.gpuInstanceId), instance_of(info.computeInstanceId)}];
@@ -133,10 +132,14 @@ Result<ProcessesFound> processes_of(const Api& api, nvmlDevice_t device) {
   ProcessesFound all;
   GPULET_TRY(collect(api, api.nvmlDeviceGetComputeRunningProcesses_v3,
                      "nvmlDeviceGetComputeRunningProcesses_v3", device, all));
-  GPULET_TRY(collect(api, api.nvmlDeviceGetMPSComputeRunningProcesses_v3,
-                     "nvmlDeviceGetMPSComputeRunningProcesses_v3", device, all));
-  GPULET_TRY(collect(api, api.nvmlDeviceGetGraphicsRunningProcesses_v3,
-                     "nvmlDeviceGetGraphicsRunningProcesses_v3", device, all));
+  // A GPU without MPS or graphics has no such processes.
+  const std::pair<decltype(api.nvmlDeviceGetComputeRunningProcesses_v3), const char*> others[] = {
+      {api.nvmlDeviceGetMPSComputeRunningProcesses_v3, "nvmlDeviceGetMPSComputeRunningProcesses_v3"},
+      {api.nvmlDeviceGetGraphicsRunningProcesses_v3, "nvmlDeviceGetGraphicsRunningProcesses_v3"}};
+  for (const auto& [function, name] : others) {
+    const auto listed = collect(api, function, name, device, all);
+    if (!listed && listed.error().code() != Code::kUnsupported) return fail(listed.error());
+  }
   return all;
 }
 

@@ -152,7 +152,7 @@ class Usage {
   Result<std::map<FieldId, std::uint64_t>> fields(const std::set<FieldId>& ids) const;
 
   // Processes with a compute, MPS or graphics context, each once, by pid; for a MIG device only its
-  // own.
+  // own. Errors: kUnsupported where the driver does not list compute processes: who uses the GPU is unknown.
   Result<std::vector<ProcessMemory>> process_memory() const;
   // The driver's samples after `since_us` (0: all), by pid and time; may be empty. kUnsupported in
   // MIG mode.

@@ -153,6 +153,22 @@ TEST_F(UsageTest, ProcessesWithTheirMemory) {
   EXPECT_EQ(*all, expected);
 }
 
+TEST_F(UsageTest, WithoutAListOfComputeProcessesTheProcessesAreUnknown) {
+  const auto refuse = [this](const sim::Answer& answer) {
+    auto machine = root_.edit_machine();
+    machine->answers[machine->answer_count++] = answer;
+  };
+  set_gpu([](sim::Gpu& gpu) { ASSERT_TRUE(sim::add_process(gpu, process_memory_of(10, 0, 7))); });
+  refuse({"nvmlDeviceGetMPSComputeRunningProcesses_v3", sim::kMaxGpus, NVML_ERROR_NOT_SUPPORTED});
+  refuse({"nvmlDeviceGetGraphicsRunningProcesses_v3", sim::kMaxGpus, NVML_ERROR_NOT_SUPPORTED});
+  const auto all = usage_reader().process_memory();
+  ASSERT_TRUE(all) << all.error().full_message();
+  EXPECT_EQ(all->size(), 1u);
+  refuse({"nvmlDeviceGetComputeRunningProcesses_v3", sim::kMaxGpus, NVML_ERROR_NOT_SUPPORTED});
+  EXPECT_EQ(usage_reader().process_memory().error().code(), Code::kUnsupported);
+  EXPECT_EQ(session_->running_processes(gpu_).error().code(), Code::kUnsupported);
+}
+
 TEST_F(UsageTest, ReadsProcessUtilization) {
   EXPECT_TRUE(usage_reader().process_utilization(0).value().empty());
   set_gpu([](sim::Gpu& gpu) {

@@ -47,6 +47,14 @@ std::string join_limited(std::span<const std::string> parts, std::size_t limit) 
   return join(parts.first(limit), ", ") + " and " + std::to_string(parts.size() - limit) + " more";
 }
 
+std::string printable(std::string_view text, std::size_t limit) {
+  std::string shown(text.substr(0, limit));
+  for (char& byte : shown) {
+    if (byte < ' ' || byte > '~') byte = '?';
+  }
+  return shown;
+}
+
 std::string count_text(std::size_t count, std::string_view noun) {
   return std::to_string(count) + " " + std::string(noun) + (count == 1 ? "" : "s");
 }

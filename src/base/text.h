@@ -30,6 +30,9 @@ std::string_view trim(std::string_view text);
 std::string join(std::span<const std::string> parts, std::string_view separator);
 // The first `limit` parts: "a, b, c and 3 more".
 std::string join_limited(std::span<const std::string> parts, std::size_t limit = 3);
+// The first `limit` bytes with '?' in place of all but printable ASCII: text from outside for a log or a
+// terminal, which control characters could forge.
+std::string printable(std::string_view text, std::size_t limit = std::string_view::npos);
 // "1 GPU", "8 GPUs".
 std::string count_text(std::size_t count, std::string_view noun);
 // Decodes percent escapes ("%41"), and "+" as a blank if `plus_is_blank`; nullopt for an invalid escape.

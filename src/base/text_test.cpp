@@ -20,6 +20,12 @@ TEST(Text, JoinLimitedCountsTheRest) {
   EXPECT_EQ(count_text(0, "GPU"), "0 GPUs");
 }
 
+TEST(Text, PrintableHidesControlCharactersAndCuts) {
+  EXPECT_EQ(printable("a ~\n\x1b[31m\x7f\xc3\xa9"), "a ~??[31m???");
+  EXPECT_EQ(printable("abc", 2), "ab");
+  EXPECT_EQ(printable("", 2), "");
+}
+
 TEST(Text, DecodesPercentEscapes) {
   EXPECT_EQ(decode_percent("a%2Fb+c", false), "a/b+c");
   EXPECT_EQ(decode_percent("a%2fb+c", true), "a/b c");

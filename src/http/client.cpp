@@ -291,10 +291,7 @@ class ConnectionGet final : public HttpGet {
     std::string reason(text::trim(response.body));
     if (reason.empty() || reason.find('\n') != std::string::npos)
       reason = "the agent answered " + std::to_string(response.status);
-    for (char& byte : reason) {
-      if (byte < ' ' || byte > '~') byte = '?';
-    }
-    return fail(Code::kFailedPrecondition, reason);
+    return fail(Code::kFailedPrecondition, text::printable(reason));
   }
 
   void finish(Status status) {

@@ -41,11 +41,7 @@ std::string reset_failure(const std::string& output) {
     // The first line only announces a list: "The following GPUs could not be reset:".
     if (refused.empty() && first.ends_with(':') && std::string_view(first) != trimmed) refused = trimmed;
   }
-  std::string text = refused.empty() ? first : refused;
-  for (char& c : text) {
-    if (c < ' ' || c > '~') c = '?';
-  }
-  return text.substr(0, kMaxFailureText);
+  return text::printable(refused.empty() ? first : refused, kMaxFailureText);
 }
 
 Status reset_gpus(const std::string& driver_root, const std::vector<DeviceUuid>& gpus, Duration limit) {

@@ -18,14 +18,6 @@ constexpr unsigned kHopper = 9;  // compute capability
 constexpr std::size_t kMaxRows = 64;
 constexpr std::size_t kMaxMessage = 200;
 
-std::string printable(std::string_view text) {
-  std::string line(text.substr(0, kMaxMessage));
-  for (char& c : line) {
-    if (c < ' ' || c > '~') c = '?';
-  }
-  return line;
-}
-
 }  // namespace
 
 void HostEngineSampler::use_host_engine(HostEngineSettings settings) {
@@ -141,7 +133,7 @@ void HostEngineSampler::use_line(std::string_view line) {
   if (metrics::is_dmon_header(line)) return;
   auto row = metrics::parse_dmon_row(line, fields_);
   if (!row) {
-    last_message_ = printable(text::trim(line));
+    last_message_ = text::printable(text::trim(line), kMaxMessage);
     return;
   }
   if (rows_.size() >= kMaxRows && !rows_.contains(row->pci)) return;

@@ -39,10 +39,7 @@ std::string read_memory_file(const FileDescriptor& file) {
 std::string error_line(const FileDescriptor& file) {
   auto line = read_memory_file(file).substr(0, kMostErrorText);
   line.resize(std::min(line.size(), line.find('\n')));
-  for (char& c : line) {
-    if (c < ' ' || c > '~') c = '?';
-  }
-  return line;
+  return text::printable(line);
 }
 
 // `gpulet preflight`: 0 passed, 1 nothing could be checked, 3 failed or slow.

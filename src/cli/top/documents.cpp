@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
+#include "base/text.h"
 
 namespace gpulet::cli {
 namespace {
@@ -15,14 +16,6 @@ constexpr std::size_t kMaxText = 512;  // longer texts are not shown
 constexpr double kLargest = 1e18;      // larger numbers are not measurements
 constexpr double kLargestRate = 1e15;  // bytes per second; a thousand times what a GPU's links carry
 
-std::string printable_ascii(const std::string& text) {
-  std::string shown = text.substr(0, kMaxText);
-  for (char& byte : shown) {
-    if (byte < ' ' || byte > '~') byte = '?';
-  }
-  return shown;
-}
-
 const Document& json_field(const Document& object, const char* key) {
   static const Document kNone;
   const auto found = object.is_object() ? object.find(key) : object.end();
@@ -31,7 +24,7 @@ const Document& json_field(const Document& object, const char* key) {
 
 std::string text_field(const Document& object, const char* key) {
   const auto* text = json_field(object, key).get_ptr<const std::string*>();
-  return text != nullptr ? printable_ascii(*text) : std::string();
+  return text != nullptr ? text::printable(*text, kMaxText) : std::string();
 }
 
 std::optional<double> as_number(const Document& value) {
@@ -60,7 +53,8 @@ std::vector<std::string> text_fields(const Document& object, const char* key) {
   const Document& list = json_field(object, key);
   if (!list.is_array()) return texts;
   for (const auto& one : list) {
-    if (const auto* text = one.get_ptr<const std::string*>()) texts.push_back(printable_ascii(*text));
+    if (const auto* text = one.get_ptr<const std::string*>())
+      texts.push_back(text::printable(*text, kMaxText));
   }
   return texts;
 }
@@ -81,7 +75,7 @@ void for_each_named(const Document& object, const char* key, Each each) {
   const Document& named = json_field(object, key);
   if (!named.is_object()) return;
   for (const auto& [name, one] : named.items()) {
-    if (one.is_object()) each(printable_ascii(name), one);
+    if (one.is_object()) each(text::printable(name, kMaxText), one);
   }
 }
 

@@ -19,11 +19,10 @@ class SimPreflight : public SimRelease {
  protected:
   void start_checking_agent(std::vector<std::string> more = {}) {
     // Of two values of a variable the first counts.
-    more.insert(more.end(),
-                {"GPULET_PREFLIGHT=true", "GPULET_PREFLIGHT_CHECKS=memory,compute",
-                 "GPULET_PREFLIGHT_MEMORY_MIB=64", "GPULET_PREFLIGHT_TIMEOUT=1m",
-                 "GPULET_PREFLIGHT_RETRY_INTERVAL=1s", "GPULET_HEALTH_RECOVERY_HOLD=1s",
-                 "GPULET_HEALTH_UNHEALTHY_POLL_INTERVAL=200ms"});
+    more.insert(more.end(), {"GPULET_PREFLIGHT=true", "GPULET_PREFLIGHT_CHECKS=memory,compute",
+                             "GPULET_PREFLIGHT_MEMORY_MIB=64", "GPULET_PREFLIGHT_TIMEOUT=1m",
+                             "GPULET_PREFLIGHT_RETRY_INTERVAL=1s", "GPULET_HEALTH_RECOVERY_HOLD=1s",
+                             "GPULET_HEALTH_UNHEALTHY_POLL_INTERVAL=200ms"});
     start_agent({.environment = std::move(more)});
   }
   // The agent's children that check a GPU.
@@ -84,9 +83,23 @@ TEST_F(SimPreflight, AFaultyGpuIsOfferedOnceItPasses) {
   EXPECT_NE(page.find(R"(check="memory",peer="",result="failed"} 1)"), std::string::npos) << page;
   const auto node = http_get(sim_node().socket(), "/api/node").body;
   EXPECT_NE(node.find(R"("preflight":{"result":"failed","detail":"compute: )"), std::string::npos) << node;
-  EXPECT_NE(node.find(R"("preflight":{"result":"passed","detail":"peer-copy with GPU-)"), std::string::npos) << node;
+  EXPECT_NE(node.find(R"("preflight":{"result":"passed","detail":"peer-copy with GPU-)"), std::string::npos)
+      << node;
   ASSERT_TRUE(control::heal_faults(machine_state(), std::nullopt));
   EXPECT_TRUE(becomes_allocatable(4)) << agent_log();
+}
+
+// Its peers are slow with it, and pass with another one.
+TEST_F(SimPreflight, AGpuWithSlowCopiesToItsPeersIsWithdrawnAlone) {
+  bring_up_node("gb200");
+  ASSERT_TRUE(control::set_cuda_fault(machine_state(), 2, CudaFault::kSlowCopies, 20));
+  start_checking_agent({"GPULET_PREFLIGHT_CHECKS=peer-copy"});
+  EXPECT_TRUE(becomes_allocatable(3)) << agent_log();
+  EXPECT_TRUE(becomes_unhealthy({gpu_uuid(2)})) << agent_log();
+  EXPECT_NE(wait_for_log("GpuPreflight", "GPUs checked: 3 passed, 1 slow"), "") << agent_log();
+  EXPECT_TRUE(becomes_shown(2, "slow: peer-copy with GPU-")) << shown_result(2);
+  const auto node = http_get(sim_node().socket(), "/api/node").body;
+  EXPECT_NE(node.find(R"("preflight":{"result":"passed","detail":""})"), std::string::npos) << node;
 }
 
 TEST_F(SimPreflight, ARestartOfTheAgentChecksNothingAgain) {

@@ -14,6 +14,7 @@
 
 #include "base/file.h"
 #include "measure.h"
+#include "process_usage.h"
 #include "sim/demo/demo.h"
 
 namespace gpulet::bench {
@@ -27,34 +28,6 @@ constexpr int kStarts = 20;
 constexpr int kCalls = 200;
 constexpr auto kSettle = 5s;
 constexpr auto kIdle = 120s;
-
-struct Usage {
-  std::chrono::nanoseconds cpu{};
-  std::uint64_t wake_ups = 0;
-  std::size_t threads = 0;
-};
-
-// Of every thread of the agent and of its children. Source: /proc/PID/task/TID/schedstat and status.
-Usage usage_of(pid_t process) {
-  Usage usage;
-  std::vector<std::string> processes{std::to_string(process)};
-  for (std::size_t i = 0; i < processes.size(); ++i) {
-    std::error_code ignored;
-    for (const auto& task : std::filesystem::directory_iterator("/proc/" + processes[i] + "/task", ignored)) {
-      ++usage.threads;
-      std::int64_t on_cpu = 0;
-      std::ifstream(task.path() / "schedstat") >> on_cpu;
-      usage.cpu += std::chrono::nanoseconds(on_cpu);
-      std::ifstream status(task.path() / "status");
-      for (std::string line; std::getline(status, line);) {
-        if (line.starts_with("voluntary_ctxt_switches:")) usage.wake_ups += std::stoull(line.substr(24));
-      }
-      std::ifstream children(task.path() / "children");
-      for (std::string child; children >> child;) processes.push_back(child);
-    }
-  }
-  return usage;
-}
 
 class Bench {
  public:

@@ -9,8 +9,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -23,6 +21,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "measure.h"
+#include "process_usage.h"
 #include "sim/demo/demo.h"
 #include "tests/sim/limited_pods.h"
 #include "tests/sim/node_fixture.h"
@@ -73,7 +72,7 @@ class OptionBench {
     start_agent();
     for (unsigned i = 0; i < kPods; ++i) add_pod(i);
     ::poll(nullptr, 0, kSettleMs);
-    const WarmPages warm([this] { return processes(); });
+    const WarmPages warm(node_->agent_id());
     std::printf("\n%-58s %42s   %s\n", "what is switched on", "CPU time in a minute: least, median, most",
                 "bar");
     for (const auto& option : kOptions) {
@@ -131,30 +130,8 @@ class OptionBench {
                                 std::to_string(containers_.back()->pid())}));
   }
 
-  // Of each thread, in the kernel's nanoseconds.
-  static double cpu_ms_of(pid_t pid) {
-    double total = 0;
-    for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
-      double nanoseconds = 0;
-      std::ifstream(task.path() / "schedstat") >> nanoseconds;
-      total += nanoseconds / 1e6;
-    }
-    return total;
-  }
-  std::vector<pid_t> processes() const {
-    std::vector<pid_t> all = {node_->agent_id()};
-    std::error_code ended;
-    std::filesystem::directory_iterator task("/proc/" + std::to_string(all.front()) + "/task", ended);
-    for (; task != std::filesystem::directory_iterator(); task.increment(ended)) {
-      std::ifstream children(task->path() / "children");
-      for (pid_t child = 0; children >> child;) all.push_back(child);
-    }
-    return all;
-  }
   double cpu_ms() const {
-    double total = 0;
-    for (const pid_t pid : processes()) total += cpu_ms_of(pid);
-    return total;
+    return std::chrono::duration<double, std::milli>(usage_of(node_->agent_id()).cpu).count();
   }
   bool shows(std::string_view evidence) const {
     const auto page = tests::http_get(node_->socket(), "/metrics").body;

@@ -7,7 +7,9 @@
 #include <cstdio>
 #include <fstream>
 #include <string>
-#include <utility>
+#include <vector>
+
+#include "process_usage.h"
 
 namespace gpulet::bench {
 namespace {
@@ -44,11 +46,11 @@ void read_pages(pid_t pid) {
 
 }  // namespace
 
-WarmPages::WarmPages(std::function<std::vector<pid_t>()> processes) : processes_(std::move(processes)) {
-  thread_ = std::thread([this] {
+WarmPages::WarmPages(pid_t process) {
+  thread_ = std::thread([this, process] {
     std::unique_lock lock(mutex_);
     while (!is_ending_) {
-      for (const pid_t pid : processes_()) read_pages(pid);
+      for (const pid_t pid : process_tree(process)) read_pages(pid);
       ended_.wait_for(lock, kInterval, [this] { return is_ending_; });
     }
   });

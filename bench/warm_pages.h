@@ -7,22 +7,19 @@
 #include <sys/types.h>
 
 #include <condition_variable>
-#include <functional>
 #include <mutex>
 #include <thread>
-#include <vector>
 
 namespace gpulet::bench {
 
 class WarmPages {
  public:
-  // `processes`: asked again each time. Reads a word of each of their readable pages, 50 times a second.
-  explicit WarmPages(std::function<std::vector<pid_t>()> processes);
+  // Reads a word of each readable page of the process and its children, 50 times a second.
+  explicit WarmPages(pid_t process);
   ~WarmPages();
   WarmPages(const WarmPages&) = delete;
 
  private:
-  const std::function<std::vector<pid_t>()> processes_;
   std::mutex mutex_;
   std::condition_variable ended_;
   bool is_ending_ = false;

@@ -22,6 +22,7 @@ using ServiceV1beta1 = ::k8s::io::kubelet::pkg::apis::dra::v1beta1::DRAPlugin::A
 using RegistrationService = pluginregistration::Registration::AsyncService;
 
 constexpr const char* kPluginType = "DRAPlugin";
+constexpr const char* kNotServed = "this node serves no claims";
 // The kubelet takes the first one that it knows to prepare claims, and the newest one of health.
 constexpr const char* kSupportedVersions[] = {"v1.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAResourceHealth",
                                               "v1alpha1.DRAResourceHealth"};
@@ -146,6 +147,22 @@ class GrpcClaimServices final : public ClaimServices,
   template <class Response>
   using Reply = std::function<void(const grpc::Status&, const Response&)>;
 
+  // A call whose reply is dropped, by a mailbox that closes for example, is answered all the same: the
+  // kubelet would wait 45 s for it.
+  template <class Request, class Response>
+  struct LastReply {
+    LastReply(std::weak_ptr<GrpcClaimServices> owner, std::uint64_t call)
+        : services(std::move(owner)), id(call) {}
+    LastReply(const LastReply&) = delete;
+    ~LastReply() { answer({grpc::StatusCode::UNAVAILABLE, kNotServed}, {}); }
+    void answer(const grpc::Status& status, const Response& response) const {
+      if (const auto alive = services.lock()) alive->template reply<Request, Response>(id, status, response);
+    }
+
+    const std::weak_ptr<GrpcClaimServices> services;
+    const std::uint64_t id;
+  };
+
   // A call that came before open_services(), on the loop. Null: it is not answered by handlers.
   struct WaitingCall {
     std::function<void(const ClaimHandlers*)> answer;
@@ -174,7 +191,8 @@ class GrpcClaimServices final : public ClaimServices,
                     })};
   }
 
-  // Takes the next request of the method; `handle` runs on the gRPC thread, and replies from any thread.
+  // Takes the next request of the method; `handle` runs on the gRPC thread, and replies from any thread, at
+  // most once. It must not drop the reply under the lock.
   template <class Service, class Request, class Response>
   void accept_call(Service& service, AcceptMethod<Service, Request, Response> method,
                    std::function<void(const Request&, Reply<Response>)> handle) {
@@ -190,10 +208,8 @@ class GrpcClaimServices final : public ClaimServices,
       accept_call(service, method, handle);
       if (!mark_taken(id)) return;
       handle(call->request,
-             [self = weak_from_this(), id](const grpc::Status& status, const Response& answer) {
-               if (const auto alive = self.lock())
-                 alive->template reply<Request, Response>(id, status, answer);
-             });
+             [last = std::make_shared<LastReply<Request, Response>>(weak_from_this(), id)](
+                 const grpc::Status& status, const Response& answer) { last->answer(status, answer); });
     };
     (service.*method)(&call->context, &call->request, &call->writer, queue_, queue_, &call->taken);
   }
@@ -264,7 +280,7 @@ class GrpcClaimServices final : public ClaimServices,
       mailbox = mailbox_;
       full = calls_.size() > kMaxOpenCalls;
     }
-    if (!mailbox) return reply({grpc::StatusCode::UNAVAILABLE, "this node serves no claims"}, {});
+    if (!mailbox) return reply({grpc::StatusCode::UNAVAILABLE, kNotServed}, {});
     if (full) return reply({grpc::StatusCode::RESOURCE_EXHAUSTED, "too many calls are open"}, {});
     if (claims.size() > static_cast<int>(kMaxClaimsPerCall)) {
       return reply({grpc::StatusCode::INVALID_ARGUMENT, "too many claims in one request"}, {});
@@ -294,7 +310,7 @@ class GrpcClaimServices final : public ClaimServices,
           }
           for (const auto* version : kSupportedVersions) info.add_supported_versions(version);
           if (info.name().empty()) {
-            return reply({grpc::StatusCode::UNAVAILABLE, "this node serves no claims"}, {});
+            return reply({grpc::StatusCode::UNAVAILABLE, kNotServed}, {});
           }
           reply(grpc::Status::OK, info);
         });

@@ -357,6 +357,37 @@ TEST_F(ClaimServicesTest, AnAnnouncementThatEndsAnswersWhatWaits) {
   EXPECT_FALSE(prepared.first.ok());
 }
 
+// The call is on its way to the loop when the services close.
+TEST_F(ClaimServicesTest, ClosingAnswersWhatTheLoopHasNotSeen) {
+  auto stub = api::DRAPlugin::NewStub(channel(service_path_));
+  grpc::ClientContext connecting, pending, refused;
+  api::NodePrepareResourcesResponse response, late;
+  EXPECT_FALSE(stub->NodePrepareResources(&connecting, {}, &response).ok()) << "nothing is served yet";
+  announce();
+  std::atomic<bool> is_blocked{false}, go_on{false};
+  loop_.post([&] {
+    is_blocked = true;
+    becomes_true([&] { return go_on.load(); });
+    services_->close_services();
+  });
+  ASSERT_TRUE(becomes_true([&] { return is_blocked.load(); }));
+  grpc::CompletionQueue queue;
+  const auto call = stub->AsyncNodePrepareResources(&pending, {}, &queue);
+  grpc::Status status;
+  call->Finish(&late, &status, &status);
+  // The next call of a connection is taken after the first one was posted to the loop.
+  api::NodePrepareResourcesRequest too_many;
+  for (std::size_t i = 0; i <= kMaxClaimsPerCall; ++i) too_many.add_claims();
+  EXPECT_EQ(stub->NodePrepareResources(&refused, too_many, &response).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  go_on = true;
+  void* tag = nullptr;
+  bool ok = false;
+  const auto limit = std::chrono::system_clock::now() + std::chrono::seconds(30);
+  ASSERT_EQ(queue.AsyncNext(&tag, &ok, limit), grpc::CompletionQueue::GOT_EVENT);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
 TEST_F(ClaimServicesTest, MakesARemovedSocketAgain) {
   open();
   std::filesystem::remove(registration_path_);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "device_plugin/list_delay.h"
 #include "sim/state/mig.h"
 #include "tests/sim/node_fixture.h"
 
@@ -178,6 +179,29 @@ TEST_F(SimAllocation, EverySizeOnSixteenGpus) {
     EXPECT_TRUE(call.ok) << call.call;
     EXPECT_LT(call.took, 5s) << call.call;  // NVIDIA's plugin takes 29 s for 3 of 16
   }
+}
+
+// Devices that a container may hold make a call of the kubelet ask for its List, which must not wait for the
+// end of the same call. One that does waits kMaxListDelay each time, however fast the machine is.
+TEST_F(SimAllocation, ItsOwnListDoesNotWaitForACall) {
+  start_node("hgx-h100");
+  constexpr unsigned kPods = 8;
+  const auto hold_all = [&](unsigned pod) {
+    const auto name = "all-" + std::to_string(pod);
+    EXPECT_EQ(granted_ids(admit_pod(name, 8)).size(), 8u);
+    EXPECT_TRUE(sim_kubelet().remove_pod(name));
+  };
+  hold_all(0);
+  sim_kubelet().clear_latencies();
+  for (unsigned pod = 1; pod <= kPods; ++pod) hold_all(pod);
+  std::chrono::nanoseconds took{};
+  unsigned allocations = 0;
+  for (const auto& call : sim_kubelet().kubelet_state().latencies) {
+    allocations += call.call == "Allocate" ? 1 : 0;
+    took += call.took;
+  }
+  EXPECT_EQ(allocations, kPods);
+  EXPECT_LT(took, kPods * device_plugin::kMaxListDelay / 2);
 }
 
 TEST_F(SimAllocation, SpreadsSharesOverGpus) {

@@ -53,6 +53,7 @@ struct PodContainer {
   // Also those of its extended resources. A claim that the Pod's status does not name yet is left out.
   std::vector<ContainerClaim> claims{};
   bool is_sidecar = false;  // an init container that runs beside the others
+  friend bool operator==(const PodContainer&, const PodContainer&) = default;
 };
 inline constexpr std::size_t kMaxPodContainers = 512;   // of a Pod, that are read
 inline constexpr std::size_t kMaxContainerClaims = 64;  // likewise, of a container
@@ -68,6 +69,7 @@ struct PodMetadata {
   std::map<std::string, std::string> labels;
   std::vector<PodContainer> containers{};           // in the Pod's order, init containers first
   std::vector<fraction::ContainerAccess> access{};  // of its containers, likewise
+  friend bool operator==(const PodMetadata&, const PodMetadata&) = default;
 };
 
 // What the Pod requests of shared GPUs. The views are those of `pod`.

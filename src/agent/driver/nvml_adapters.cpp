@@ -66,7 +66,7 @@ void read_gpu_memory(NvmlDriver& driver, std::vector<GpuMemoryQuestion> question
   std::vector<DeviceUuid> gpus;
   for (const auto& question : questions) gpus.push_back(question.gpu);
   driver.run_on_gpus<GpuMemoryReadings>(
-      gpus, "reading the memory of", kMemoryReadingLimit,
+      std::move(gpus), "reading the memory of", kMemoryReadingLimit,
       [questions = std::move(questions)](const NvmlDriver::SessionPtr& session, const auto& indices) {
         GpuMemoryReadings readings;
         for (std::size_t i = 0; i < questions.size(); ++i)

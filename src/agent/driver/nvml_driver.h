@@ -70,11 +70,12 @@ class NvmlDriver final : public Driver {
   // gets an index for each, nullopt where the last snapshot has no such GPU.
   using GpuIndices = std::vector<std::optional<unsigned>>;
   template <class T>
-  void run_on_gpus(const std::vector<DeviceUuid>& gpus, const std::string& what, Duration limit,
+  void run_on_gpus(std::vector<DeviceUuid> gpus, const std::string& what, Duration limit,
                    std::function<Result<T>(const SessionPtr&, const GpuIndices&)> work,
                    std::function<void(Result<T>)> done) {
-    run_in_session<T, GpuIndices>([=, this] { return find_gpus_call(gpus, what, limit); }, std::move(work),
-                                  std::move(done));
+    run_in_session<T, GpuIndices>(
+        [gpus = std::move(gpus), what, limit, this] { return find_gpus_call(gpus, what, limit); },
+        std::move(work), std::move(done));
   }
 
   // The same while the agent has no other session, for what the driver refuses while any client holds the

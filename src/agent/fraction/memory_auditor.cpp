@@ -108,11 +108,16 @@ void MemoryAuditor::read_memory(std::vector<GpuMemoryQuestion> questions) {
     audited_[question.gpu].is_reading = true;
     gpus.push_back(question.gpu);
   }
-  ports_.read_memory(std::move(questions),
-                     [this, gpus, alive = lifetime_.watch()](const Result<GpuMemoryReadings>& readings) {
-                       for (std::size_t i = 0; alive && i < gpus.size(); ++i)
-                         on_reading(gpus[i], readings ? (*readings)[i] : fail(readings.error()));
-                     });
+  ports_.read_memory(std::move(questions), [this, gpus = std::move(gpus), alive = lifetime_.watch()](
+                                               const Result<GpuMemoryReadings>& readings) {
+    for (std::size_t i = 0; alive && i < gpus.size(); ++i) {
+      if (readings) {
+        on_reading(gpus[i], (*readings)[i]);
+      } else {
+        on_reading(gpus[i], fail(readings.error()));
+      }
+    }
+  });
 }
 
 // A failed reading says nothing about any container.

@@ -170,6 +170,7 @@ void MemoryLedger::refresh() {
     if (holders) {
       answered_ = list;
       on_holders(*holders);
+      is_stale_ = true;
       use_early_pods();
     } else {
       early_.clear();
@@ -282,6 +283,7 @@ MemoryLedger::HeldPod* MemoryLedger::find_run(const std::string& uid) {
 
 void MemoryLedger::use_facts(HeldPod& pod, const k8s::PodMetadata& facts) {
   const bool is_same_run = pod.facts && pod.facts->pod.uid == facts.pod.uid;
+  is_stale_ |= !pod.facts || *pod.facts != facts;
   pod.facts = facts;
   if (is_same_run) return;
   pod.requests.clear();
@@ -313,7 +315,8 @@ void MemoryLedger::finish_reads() {
     are_all_due_ = is_again_due_ = !missing_.empty();
   }
   if (is_idle()) schedule_poll();
-  rebuild();
+  // Also before the other reads have ended: one may take as long as a request to the API server may.
+  if (is_idle() || is_stale_) rebuild();
   if (!is_idle() || !ports_.refreshed) return;
   if (is_again_due_) return ports_.refreshed(fail(Code::kUnavailable, "the Pods are read again"));
   ports_.refreshed(round_result_);
@@ -337,6 +340,7 @@ void MemoryLedger::schedule_poll() {
 }
 
 void MemoryLedger::rebuild() {
+  is_stale_ = false;
   const auto before = std::exchange(entries_, {});
   const auto last_problem = std::exchange(claim_problem_, {});
   const auto share_uses = count_share_uses();

@@ -35,8 +35,8 @@ namespace gpulet::agent {
 // before a container can start: its sandbox alone takes longer. So its hook finds the Pod read.
 inline constexpr Duration kLedgerAllocationDelays[] = {
     std::chrono::milliseconds(10), std::chrono::milliseconds(500), std::chrono::seconds(5)};
-// Pods leave unannounced.
-inline constexpr Duration kLedgerPollInterval = std::chrono::seconds(10);
+// Pods leave unannounced: until the next List, one that has left still counts as a holder.
+inline constexpr Duration kLedgerPollInterval = std::chrono::seconds(20);
 inline constexpr Duration kLimitedPodInterval = std::chrono::minutes(1);
 // The Pod shows the id of a container that starts a moment after its hook has asked.
 inline constexpr Duration kLedgerStartDelay = std::chrono::seconds(2);
@@ -231,6 +231,7 @@ class MemoryLedger {
   };
   std::map<std::pair<std::string, std::string>, Unknown> unknown_;  // by Pod UID and container id
   bool is_listing_ = false, is_again_due_ = false;
+  bool is_stale_ = false;  // what the entries are made of has changed
   std::set<std::string> missing_;  // UIDs that find_limits() has not found since all Pods were read
   bool are_all_due_ = false;       // Pods, to be read in the next round
   bool is_full_round_ = false;

@@ -256,6 +256,17 @@ TEST_F(MemoryLedgerTest, APodWithALimitIsReadEachMinute) {
   EXPECT_EQ(reads_of("plain"), plain);
 }
 
+TEST_F(MemoryLedgerTest, ASlowReadDelaysNoOtherPod) {
+  add_pod("a", "1000", {"GPU-0::0"});
+  add_pod("slow", "1000", {"GPU-0::1"});
+  reader.unanswered.insert("default/slow");
+  refresh();
+  const auto& entries = ledger->entries().at(DeviceUuid("GPU-0"));
+  ASSERT_EQ(entries.size(), 2u);
+  EXPECT_EQ(entries[0].limit, mebibytes(1000));
+  EXPECT_EQ(entries[1].limit, Bytes{});
+}
+
 TEST_F(MemoryLedgerTest, AFailedRoundIsReportedAndRepeated) {
   add_pod("a", "1000", {"GPU-0::0"});
   reader.error = Error(Code::kUnavailable, "no API server");

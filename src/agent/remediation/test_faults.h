@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,6 +55,7 @@ class FakeReader final : public k8s::ObjectReader {
   void read_pod(const std::string& name_space, const std::string& name,
                 std::function<void(Result<std::optional<k8s::PodMetadata>>)> done) override {
     asked.push_back(name_space + "/" + name);
+    if (unanswered.contains(asked.back())) return;
     loop_.post([this, key = asked.back(), done = std::move(done)] {
       if (error) return done(fail(*error));
       const auto found = pods.find(key);
@@ -83,6 +85,7 @@ class FakeReader final : public k8s::ObjectReader {
   std::map<std::string, k8s::Annotations> namespaces;
   std::optional<Error> error, namespace_error;
   std::vector<std::string> asked;
+  std::set<std::string> unanswered;  // Pods whose reads hang
 
  private:
   Loop& loop_;

@@ -22,7 +22,6 @@ using ServiceV1beta1 = ::k8s::io::kubelet::pkg::apis::dra::v1beta1::DRAPlugin::A
 using RegistrationService = pluginregistration::Registration::AsyncService;
 
 constexpr const char* kPluginType = "DRAPlugin";
-constexpr const char* kNotServed = "this node serves no claims";
 // The kubelet takes the first one that it knows to prepare claims, and the newest one of health.
 constexpr const char* kSupportedVersions[] = {"v1.DRAPlugin", "v1beta1.DRAPlugin", "v1.DRAResourceHealth",
                                               "v1alpha1.DRAResourceHealth"};
@@ -150,11 +149,11 @@ class GrpcClaimServices final : public ClaimServices,
   // A call whose reply is dropped, by a mailbox that closes for example, is answered all the same: the
   // kubelet would wait 45 s for it.
   template <class Request, class Response>
-  struct LastReply {
-    LastReply(std::weak_ptr<GrpcClaimServices> owner, std::uint64_t call)
+  struct ReplyGuard {
+    ReplyGuard(std::weak_ptr<GrpcClaimServices> owner, std::uint64_t call)
         : services(std::move(owner)), id(call) {}
-    LastReply(const LastReply&) = delete;
-    ~LastReply() { answer({grpc::StatusCode::UNAVAILABLE, kNotServed}, {}); }
+    ReplyGuard(const ReplyGuard&) = delete;
+    ~ReplyGuard() { answer({grpc::StatusCode::UNAVAILABLE, kNotServed}, {}); }
     void answer(const grpc::Status& status, const Response& response) const {
       if (const auto alive = services.lock()) alive->template reply<Request, Response>(id, status, response);
     }
@@ -208,8 +207,8 @@ class GrpcClaimServices final : public ClaimServices,
       accept_call(service, method, handle);
       if (!mark_taken(id)) return;
       handle(call->request,
-             [last = std::make_shared<LastReply<Request, Response>>(weak_from_this(), id)](
-                 const grpc::Status& status, const Response& answer) { last->answer(status, answer); });
+             [guard = std::make_shared<ReplyGuard<Request, Response>>(weak_from_this(), id)](
+                 const grpc::Status& status, const Response& answer) { guard->answer(status, answer); });
     };
     (service.*method)(&call->context, &call->request, &call->writer, queue_, queue_, &call->taken);
   }

@@ -43,7 +43,7 @@ Response make_response(const HealthReport& report) {
   return response;
 }
 
-grpc::Status not_served() { return {grpc::StatusCode::UNAVAILABLE, "this node serves no claims"}; }
+grpc::Status not_served() { return {grpc::StatusCode::UNAVAILABLE, kNotServed}; }
 
 // One that is accepted, or waits for its call. At most one write at a time.
 struct Stream {

@@ -26,6 +26,8 @@ namespace gpulet::dra {
 inline constexpr std::chrono::seconds kHealthTimeout{30};
 // More streams at the same time are answered RESOURCE_EXHAUSTED; a kubelet has one for each connection.
 inline constexpr std::size_t kMaxHealthStreams = 16;
+// What every call is answered, with UNAVAILABLE, while no agent serves claims; those of ClaimServices too.
+inline constexpr const char* kNotServed = "this node serves no claims";
 
 struct HealthReport {
   std::string pool;              // of every device

@@ -99,7 +99,8 @@ bool PreflightController::is_return_due(const DeviceUuid& gpu, const health::Dev
     }
   }
   if (waits_for_probe) {
-    if (!last || now - *last >= node_->policy.retry_interval) return true;
+    const bool is_reset_since = last && status.reset_at && *status.reset_at > *last;
+    if (!last || is_reset_since || now - *last >= node_->policy.retry_interval) return true;
     remember_timer(*last + node_->policy.retry_interval);
     return false;
   }

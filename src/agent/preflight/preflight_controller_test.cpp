@@ -212,6 +212,23 @@ TEST_F(PreflightControllerTest, AFailedOneIsTriedAgainAtTheInterval) {
   EXPECT_EQ(shown(0), "failed: memory: a word is wrong");
 }
 
+TEST_F(PreflightControllerTest, AFailedOneIsTriedAgainAfterAReset) {
+  start();
+  end_run(0, report_of(test_uuid(0), Outcome::kFailed, "a word is wrong"));
+  pass_all();
+  set_fault(0, FaultClass::kProbeFailed, std::nullopt);
+  view_.devices[0].status.reset_at = loop_.now() - std::chrono::hours(1);
+  update();
+  EXPECT_EQ(runs_, kGpus);
+  loop_.advance(std::chrono::seconds(5));
+  view_.devices[0].status.reset_at = loop_.now();
+  update();
+  EXPECT_EQ(runs_, kGpus + 1);
+  end_run(0, report_of(test_uuid(0), Outcome::kFailed, "a word is wrong"));
+  update();
+  EXPECT_EQ(runs_, kGpus + 1) << "once for each reset";
+}
+
 TEST_F(PreflightControllerTest, AResetEndsTheRunsWhichBeginAgain) {
   start();
   pass(0);

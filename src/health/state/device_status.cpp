@@ -176,6 +176,7 @@ DeviceStatus derive_device_status(const GpuRecord& record, const Scope& device, 
                                   const XidFilter& filter) {
   DeviceStatus status;
   status.relapses = record.relapses;
+  status.reset_at = record.reset_at;
   for (const auto& [key, open] : record.faults) {
     // If the GPU is no longer partitioned, a fault of an instance covers the whole GPU.
     if (!key.scope.covers(device) && (record.mig_enabled || !device.is_whole_gpu())) continue;

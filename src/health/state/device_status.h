@@ -60,12 +60,13 @@ inline constexpr unsigned kMaxRelapses = 1'000'000;  // accepted from a report o
 
 struct DeviceStatus {
   DeviceState state = DeviceState::kHealthy;
-  Time since{};               // when it entered this state; never decreases
-  std::string reason;         // the worst fault's text; empty when healthy
-  std::string recovery_text;  // what ends that fault; empty when healthy
-  std::vector<Fault> faults;  // worst first
-  unsigned relapses = 0;      // of the GPU
-  std::optional<Time> due;    // the earliest time at which it is allocatable again, if known
+  Time since{};                    // when it entered this state; never decreases
+  std::string reason;              // the worst fault's text; empty when healthy
+  std::string recovery_text;       // what ends that fault; empty when healthy
+  std::vector<Fault> faults;       // worst first
+  unsigned relapses = 0;           // of the GPU
+  std::optional<Time> due;         // the earliest time at which it is allocatable again, if known
+  std::optional<Time> reset_at{};  // the last reset of the GPU that is known
 };
 
 struct StatusChange {

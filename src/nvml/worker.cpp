@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <ranges>
+#include <variant>
 
 #include "base/log.h"
 
@@ -23,6 +24,22 @@ namespace {
 using Work = std::function<void()>;
 using Done = std::function<void(std::optional<Error>)>;
 
+// What a thread does every `interval`. Its members are the thread's, but for those under the slot's mutex.
+struct Repetition {
+  std::function<bool()> work;
+  Duration interval{};
+  std::function<void()> ended;  // posts the end to the loop
+  Time next{};                  // under the mutex, as the two below
+  bool is_running = false;
+  bool is_over = false;  // ended on the loop: nobody waits for it
+  std::uint64_t runs = 0;
+  Duration time{};
+  // The loop's: it ran when it was ended; its Subscription has ended.
+  bool is_late = false;
+  bool is_cancelled = false;
+};
+using RepetitionPtr = std::shared_ptr<Repetition>;
+
 // What the loop and one thread share: the calls that the thread has not begun, in their order. Handing over
 // several at once saves two switches of threads for each but the first.
 struct Slot {
@@ -34,6 +51,7 @@ struct Slot {
   std::mutex mutex;
   std::condition_variable wake;
   std::deque<Assigned> unbegun;
+  RepetitionPtr repetition;
   bool ended = false;
 
   void assign_work(Assigned next) {
@@ -54,27 +72,84 @@ struct Slot {
     }
     wake.notify_one();
   }
+  void repeat(RepetitionPtr next) {
+    {
+      const std::lock_guard lock(mutex);
+      next->next = steady_now() + next->interval;
+      std::swap(repetition, next);
+      if (next) next->is_over = true;
+    }
+    wake.notify_one();
+  }
+  // Whether it is running: then it ends later, or never.
+  bool end_repetition(const RepetitionPtr& ending) {
+    const std::lock_guard lock(mutex);
+    ending->is_over = true;
+    if (repetition == ending) repetition = nullptr;
+    return ending->is_running;
+  }
+
+  static Time steady_now() { return std::chrono::steady_clock::now(); }
+
+  // What the thread does next; nothing: it ends. A due repetition comes before the calls that wait, or they
+  // could delay it for ever.
+  using Next = std::variant<std::monostate, Assigned, RepetitionPtr>;
+  Next wait_for_work() {
+    std::unique_lock lock(mutex);
+    while (true) {
+      if (!ended && repetition && repetition->next <= steady_now()) {
+        repetition->is_running = true;
+        return repetition;
+      }
+      if (!unbegun.empty()) {
+        Next next(std::move(unbegun.front()));
+        unbegun.pop_front();
+        return next;
+      }
+      if (ended) return {};
+      if (repetition) {
+        wake.wait_until(lock, repetition->next);
+      } else {
+        wake.wait(lock);
+      }
+    }
+  }
+  void run_repetition(const RepetitionPtr& one) {
+    const Time begin = steady_now();
+    const bool is_done = one->work();
+    const Time now = steady_now();
+    std::unique_lock lock(mutex);
+    ++one->runs;
+    one->time += now - begin;
+    one->is_running = false;
+    one->next = now + one->interval;
+    if (!is_done && !one->is_over) return;
+    if (repetition == one) repetition = nullptr;
+    lock.unlock();
+    one->ended();
+  }
 };
 
 void run_worker_thread(const std::shared_ptr<Slot>& slot) {
   while (true) {
-    Slot::Assigned next;
-    {
-      std::unique_lock lock(slot->mutex);
-      slot->wake.wait(lock, [&] { return !slot->unbegun.empty() || slot->ended; });
-      if (slot->unbegun.empty()) return;
-      next = std::move(slot->unbegun.front());
-      slot->unbegun.pop_front();
+    auto next = slot->wait_for_work();
+    if (auto* call = std::get_if<Slot::Assigned>(&next)) {
+      call->work();
+      call->work = nullptr;  // on this thread, because what it holds may call the driver when destroyed
+      call->returned();
+    } else if (const auto* repetition = std::get_if<RepetitionPtr>(&next)) {
+      slot->run_repetition(*repetition);
+    } else {
+      return;
     }
-    next.work();
-    next.work = nullptr;  // on this thread, because what it holds may call the driver when destroyed
-    next.returned();
   }
 }
 
 Error still_hangs_error(const Call& call) {
   return {Code::kDeadlineExceeded, call.name + " has not returned from the driver yet"};
 }
+
+Error driver_is_slow() { return {Code::kUnavailable, "the driver is slow"}; }
 
 std::string milliseconds(Duration time) {
   return std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(time).count()) + " ms";
@@ -107,6 +182,13 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
   // aside.
   std::map<std::uint64_t, Running> running;
   std::shared_ptr<Slot> current;  // the thread that gets the next call
+  struct Repeated {
+    std::string name;
+    RepetitionPtr repetition;
+    Ended ended;
+  };
+  std::optional<Repeated> repeated;  // on `current`
+  std::size_t late_repetitions = 0;  // that still run, on a thread that was left to them
   std::uint64_t last_id = 0;
   std::size_t abandoned = 0;
   std::uint64_t calls = 0;
@@ -115,7 +197,13 @@ struct Worker::State : std::enable_shared_from_this<Worker::State> {
 
   void submit(Job job);
   void start_queued_calls();
+  Status start_thread();
   void dispatch(Job job);
+  Subscription repeat_call(std::string name, Duration interval, std::function<bool()> work, Ended ended);
+  void end_repetition(const RepetitionPtr& repetition);
+  void reject_repetition(const RepetitionPtr& repetition, Ended ended, const Error& error);
+  void leave_repetition(const std::shared_ptr<Slot>& slot);
+  void on_repetition_ended(const RepetitionPtr& repetition);
   void watch_first_call(const std::shared_ptr<Slot>& slot);
   void leave_current_thread();
   void set_aside(std::uint64_t id);
@@ -186,16 +274,16 @@ void Worker::State::start_queued_calls() {
   }
 }
 
+Status Worker::State::start_thread() {
+  if (current) return {};
+  auto slot = std::make_shared<Slot>();
+  GPULET_TRY(start_detached_thread(kDriverThreadName, [slot] { run_worker_thread(slot); }));
+  current = std::move(slot);
+  return {};
+}
+
 void Worker::State::dispatch(Job job) {
-  if (!current) {
-    auto slot = std::make_shared<Slot>();
-    if (const auto started = start_detached_thread(kDriverThreadName, [slot] { run_worker_thread(slot); });
-        !started) {
-      reject_call(std::move(job), started.error());
-      return;
-    }
-    current = std::move(slot);
-  }
+  if (const auto started = start_thread(); !started) return reject_call(std::move(job), started.error());
   const std::uint64_t id = ++last_id;
   Running& now = running[id];
   now.slot = current;
@@ -230,6 +318,7 @@ void Worker::State::watch_first_call(const std::shared_ptr<Slot>& slot) {
 // yet.
 void Worker::State::leave_current_thread() {
   const auto slot = std::exchange(current, nullptr);
+  leave_repetition(slot);
   auto unbegun = slot->take_back();
   for (auto& assigned : unbegun | std::views::reverse) {
     auto node = running.extract(assigned.id);
@@ -237,6 +326,71 @@ void Worker::State::leave_current_thread() {
         {std::move(node.mapped().call), std::move(assigned.work), std::move(node.mapped().done)});
   }
   if (count_assigned(slot) == 0) slot->end();
+}
+
+Subscription Worker::State::repeat_call(std::string name, Duration interval, std::function<bool()> work,
+                                        Ended ended) {
+  const auto weak = weak_from_this();
+  const auto repetition = std::make_shared<Repetition>();
+  Subscription cancel([weak, repetition] {
+    repetition->is_cancelled = true;
+    if (const auto self = weak.lock(); self && !self->closed) self->end_repetition(repetition);
+  });
+  if (repeated) end_repetition(repeated->repetition);
+  // A slow driver must not get a thread for each.
+  const bool is_slow = late_repetitions != 0 || (!current && !running.empty());
+  const auto started = is_slow ? fail(driver_is_slow()) : start_thread();
+  if (!started) {
+    reject_repetition(repetition, ended, started.error());
+    return cancel;
+  }
+  repetition->work = std::move(work);
+  repetition->interval = interval;
+  repetition->ended = [relay = relay, weak, ending = std::weak_ptr(repetition)] {
+    relay->post_to_loop([weak, ending = ending.lock()] {
+      if (const auto self = weak.lock(); self && !self->closed) self->on_repetition_ended(ending);
+    });
+  };
+  repeated.emplace(std::move(name), repetition, std::move(ended));
+  current->repeat(repetition);
+  return cancel;
+}
+
+void Worker::State::reject_repetition(const RepetitionPtr& repetition, Ended ended, const Error& error) {
+  loop.post([weak = weak_from_this(), repetition, ended = std::move(ended), error] {
+    const auto self = weak.lock();
+    if (self && !self->closed && !repetition->is_cancelled) ended(fail(error));
+  });
+}
+
+void Worker::State::end_repetition(const RepetitionPtr& repetition) {
+  if (!repeated || repeated->repetition != repetition) return;
+  repeated.reset();
+  repetition->is_late = current->end_repetition(repetition);
+  late_repetitions += repetition->is_late ? 1 : 0;
+}
+
+void Worker::State::leave_repetition(const std::shared_ptr<Slot>& slot) {
+  if (!repeated) return;
+  auto left = *std::exchange(repeated, std::nullopt);
+  Error error = driver_is_slow();
+  left.repetition->is_late = slot->end_repetition(left.repetition);
+  if (left.repetition->is_late) {
+    ++late_repetitions;
+    log::warning("a driver call does not return", {{"call", left.name}});
+    error = Error(Code::kDeadlineExceeded, left.name + " has not returned from the driver");
+  }
+  reject_repetition(left.repetition, std::move(left.ended), error);
+}
+
+void Worker::State::on_repetition_ended(const RepetitionPtr& repetition) {
+  calls += repetition->runs;
+  time += repetition->time;
+  if (repetition->is_late) --late_repetitions;
+  if (!repeated || repeated->repetition != repetition) return;
+  const auto ended = std::move(repeated->ended);
+  repeated.reset();
+  ended({});
 }
 
 void Worker::State::set_aside(std::uint64_t id) {
@@ -315,6 +469,11 @@ Worker::~Worker() { state_->shut_down(); }
 
 void Worker::submit(Call call, std::function<void()> work, std::function<void(std::optional<Error>)> done) {
   state_->submit({std::move(call), std::move(work), std::move(done)});
+}
+
+Subscription Worker::repeat_call(std::string name, Duration interval, std::function<bool()> work,
+                                 Ended ended) {
+  return state_->repeat_call(std::move(name), interval, std::move(work), std::move(ended));
 }
 
 void Worker::readmit_subjects() {

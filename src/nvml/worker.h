@@ -5,6 +5,7 @@
 //   At its deadline the caller gets kDeadlineExceeded and the thread is abandoned: if the call ever
 //   returns, its result is dropped on that thread. Until then, calls with the same subject are
 //   rejected at once, because they would hang too.
+// A call may also be repeated there, for readings whose result seldom matters.
 // Use it on the loop's thread only. Callbacks run there, never after destruction. The destructor
 // does not block: a thread inside the driver ends when its call returns, or with the process (which
 // must exit with _exit, so that no static destructor runs under such a thread).
@@ -78,10 +79,19 @@ class Worker {
         });
   }
 
+  // Runs `work` every `interval` on the worker's thread, between its other calls and without a turn of the
+  // loop, until it returns true; then `ended` is called on the loop. It has no deadline of its own: what
+  // notices a hang is a call that waits behind it; the thread is then left to it, and `ended` gets
+  // kDeadlineExceeded. Other errors: kUnavailable: another call is slow, or a repetition that was ended has
+  // not returned. One at a time: the next one, and the end of the Subscription, ends it without `ended`.
+  // Destroying `work` must not call the driver.
+  using Ended = std::function<void(Status)>;
+  Subscription repeat_call(std::string name, Duration interval, std::function<bool()> work, Ended ended);
+
   // Accepts the subjects of abandoned calls again, after the driver was initialised again.
   void readmit_subjects();
   std::size_t abandoned() const;
-  // Calls that returned, late ones included, and their total time.
+  // Calls that returned, late ones and ended repetitions included, and their total time.
   std::uint64_t completed_calls() const;
   Duration driver_time() const;
 

@@ -259,5 +259,159 @@ TEST_F(WorkerTest, CallsNothingAfterDestruction) {
   EXPECT_EQ(answers.size(), 0u);
 }
 
+// What a test repeats: it counts its runs, and returns true or hangs when told to.
+class Repeated {
+ public:
+  std::function<bool()> work() {
+    return [state = state_] {
+      std::unique_lock lock(state->mutex);
+      ++state->runs;
+      state->changed.notify_all();
+      state->changed.wait(lock, [&] { return !state->hangs; });
+      return state->is_last;
+    };
+  }
+  template <class Change>
+  void change(Change change) {
+    {
+      const std::lock_guard lock(state_->mutex);
+      change(*state_);
+    }
+    state_->changed.notify_all();
+  }
+  bool wait_for_runs(int runs) {
+    std::unique_lock lock(state_->mutex);
+    return state_->changed.wait_for(lock, 10s, [&] { return state_->runs >= runs; });
+  }
+  int runs() {
+    const std::lock_guard lock(state_->mutex);
+    return state_->runs;
+  }
+
+ private:
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    int runs = 0;
+    bool hangs = false, is_last = false;
+  };
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+class RepeatedCallTest : public WorkerTest {
+ protected:
+  void TearDown() override {
+    repeated_.change([](auto& state) { state.hangs = false; });
+    thread_.run_on_loop([&] { subscription_.reset(); });
+    WorkerTest::TearDown();
+  }
+  void repeat(Duration interval = 1ms) {
+    thread_.run_on_loop([&] {
+      subscription_ = worker_->repeat_call(
+          "watching", interval, repeated_.work(), [ends = ends_](const Status& end) mutable {
+            ends.push_value(end ? std::nullopt : std::optional(end.error().code()));
+          });
+    });
+  }
+  void hang() {
+    repeated_.change([](auto& state) { state.hangs = true; });
+    ASSERT_TRUE(repeated_.wait_for_runs(repeated_.runs() + 1));
+  }
+
+  using End = std::optional<Code>;
+  Repeated repeated_;
+  Collected<End> ends_;
+  Subscription subscription_;
+};
+
+TEST_F(RepeatedCallTest, RunsBetweenOtherCallsUntilItReturnsTrue) {
+  repeat();
+  ASSERT_TRUE(repeated_.wait_for_runs(3));
+  EXPECT_EQ(ends_.size(), 0u);
+  EXPECT_EQ(run_blocking({"call", "", 5s}, one), 1);
+  ASSERT_TRUE(repeated_.wait_for_runs(repeated_.runs() + 1));
+  repeated_.change([](auto& state) { state.is_last = true; });
+  EXPECT_EQ(ends_.wait_for_values(1), std::vector<End>{std::nullopt});
+  const int runs = repeated_.runs();
+  EXPECT_EQ(run_blocking({"call", "", 5s}, one), 1);
+  EXPECT_EQ(repeated_.runs(), runs);
+  thread_.run_on_loop([&] { EXPECT_EQ(worker_->completed_calls(), static_cast<std::uint64_t>(runs) + 2); });
+}
+
+TEST_F(RepeatedCallTest, ComesBeforeTheCallsThatWait) {
+  Collected<Result<int>> answers;
+  repeated_.change([](auto& state) { state.is_last = true; });
+  run_in_background({"call", "", 5s}, gate_.wait_at_gate(0), answers);
+  repeat(1ns);
+  for (int i = 1; i < 4; ++i) {
+    run_in_background(
+        {"call", "", 5s},
+        [i, repeated = repeated_]() mutable -> Result<int> { return repeated.runs() == 1 ? i : -1; },
+        answers);
+  }
+  gate_.open_gate();
+  const auto all = answers.wait_for_values(4);
+  ASSERT_EQ(all.size(), 4u);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(*all[i], i);
+}
+
+TEST_F(RepeatedCallTest, ItsSubscriptionEndsIt) {
+  repeat();
+  ASSERT_TRUE(repeated_.wait_for_runs(1));
+  thread_.run_on_loop([&] { subscription_.reset(); });
+  EXPECT_EQ(run_blocking({"call", "", 5s}, one), 1);
+  const int runs = repeated_.runs();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(run_blocking({"call", "", 5s}, one), 1);
+  EXPECT_EQ(repeated_.runs(), runs);
+  EXPECT_EQ(ends_.size(), 0u);
+}
+
+// Nothing else watches it.
+TEST_F(RepeatedCallTest, AHangIsLeftByACallThatWaits) {
+  repeat();
+  hang();
+  EXPECT_EQ(run_blocking({"call", "", 5s}, one), 1);
+  EXPECT_EQ(ends_.wait_for_values(1), std::vector<End>{Code::kDeadlineExceeded});
+  repeat();
+  EXPECT_EQ(ends_.wait_for_values(2).back(), Code::kUnavailable) << "one thread at most is lost to it";
+  repeated_.change([](auto& state) { state.hangs = false; });
+  for (bool is_accepted = false; !is_accepted;) {  // once the thread has returned
+    const auto ends = ends_.size();
+    repeat();
+    run_blocking({"call", "", 5s}, one);
+    is_accepted = ends_.size() == ends;
+  }
+  const int runs = repeated_.runs();
+  EXPECT_TRUE(repeated_.wait_for_runs(runs + 2));
+}
+
+TEST_F(RepeatedCallTest, OneThatIsEndedWhileItHangsCountsToo) {
+  repeat();
+  hang();
+  repeat();
+  EXPECT_EQ(ends_.wait_for_values(1), std::vector<End>{Code::kUnavailable});
+  EXPECT_EQ(run_blocking({"call", "", 5s}, one), 1) << "on another thread";
+  repeat();
+  EXPECT_EQ(ends_.wait_for_values(2).back(), Code::kUnavailable);
+}
+
+TEST_F(RepeatedCallTest, AnotherSlowCallEndsIt) {
+  repeat();
+  run_in_background({"slow call", "gpu/0", 10min}, gate_.wait_at_gate(0));
+  EXPECT_EQ(run_blocking({"call", "", 5s}, one), 1);
+  EXPECT_EQ(ends_.wait_for_values(1), std::vector<End>{Code::kUnavailable});
+  repeat();
+  ASSERT_TRUE(repeated_.wait_for_runs(repeated_.runs() + 1)) << "on the other thread";
+}
+
+TEST_F(RepeatedCallTest, CallsNothingAfterDestruction) {
+  repeat();
+  hang();
+  thread_.run_on_loop([&] { worker_.reset(); });
+  repeated_.change([](auto& state) { state.is_last = true, state.hangs = false; });
+  thread_.run_on_loop([&] { subscription_.reset(); });
+  EXPECT_EQ(ends_.size(), 0u);
+}
+
 }  // namespace
 }  // namespace gpulet::nvml

@@ -1,5 +1,7 @@
 #include "agent/driver/nvml_adapters.h"
 
+#include <atomic>
+
 #include "agent/driver/gpu_lookup.h"
 #include "mig/apply.h"
 #include "mig/hardware.h"
@@ -43,15 +45,50 @@ namespace {
 // A reading that takes longer is given up.
 constexpr Duration kMemoryReadingLimit = std::chrono::seconds(2);
 
+// Where the driver does not report what it reserves, its use includes that, and counts as unknown.
+std::optional<Bytes> used_memory(const nvml::Usage& usage) {
+  const auto memory = usage.memory();
+  return memory && memory->reserved ? std::optional(memory->used) : std::nullopt;
+}
+
+// What watch_gpu_memory() repeats.
+class MemoryWatch {
+ public:
+  MemoryWatch(std::vector<GpuMemoryQuestion> known, unsigned intervals)
+      : known_(std::move(known)), intervals_(intervals) {}
+
+  // Whether it ends: the last interval, or the use of a GPU is not the known one, or is unknown.
+  bool compare_use(const nvml::Session& session, const NvmlDriver::GpuIndices& indices) {
+    if (++passed_ >= intervals_) return true;
+    for (std::size_t i = devices_.size(); i < known_.size(); ++i) {
+      const auto device = indices[i] ? find_gpu_at(session, *indices[i], known_[i].gpu)
+                                     : Result<nvml::Device>(fail(Code::kNotFound, ""));
+      if (!device) return true;
+      devices_.push_back(*device);
+    }
+    for (std::size_t i = 0; i < known_.size(); ++i) {
+      const auto used = used_memory(nvml::Usage(session, devices_[i]));
+      if (!used || used != known_[i].known) return true;
+    }
+    return false;
+  }
+  unsigned passed() const { return passed_; }
+
+ private:
+  const std::vector<GpuMemoryQuestion> known_;
+  const unsigned intervals_;
+  std::vector<nvml::Device> devices_;  // of the session
+  std::atomic<unsigned> passed_ = 0;
+};
+
 Result<GpuMemoryReading> read_memory_of(const nvml::Session& session, std::optional<unsigned> index,
                                         const GpuMemoryQuestion& question) {
   if (!index) return fail(Code::kNotFound, "the driver no longer lists this GPU", question.gpu.str());
   GPULET_TRY_ASSIGN(const auto device, find_gpu_at(session, *index, question.gpu));
   const nvml::Usage usage(session, device);
   GpuMemoryReading reading;
-  // Before the processes: what changes in between is a change at the next reading. Where the driver does not
-  // report what it reserves, `used` includes that.
-  if (const auto memory = usage.memory(); memory && memory->reserved) reading.used = memory->used;
+  // Before the processes: what changes in between is a change at the next reading.
+  reading.used = used_memory(usage);
   if (question.known && reading.used == question.known) return reading;
   GPULET_TRY_ASSIGN(const auto processes, usage.process_memory());
   reading.processes.emplace();
@@ -74,6 +111,21 @@ void read_gpu_memory(NvmlDriver& driver, std::vector<GpuMemoryQuestion> question
         return Result<GpuMemoryReadings>(std::move(readings));
       },
       std::move(done));
+}
+
+Subscription watch_gpu_memory(NvmlDriver& driver, std::vector<GpuMemoryQuestion> known, unsigned intervals,
+                              std::function<void(Result<unsigned>)> ended) {
+  std::vector<DeviceUuid> gpus;
+  for (const auto& question : known) gpus.push_back(question.gpu);
+  const auto watch = std::make_shared<MemoryWatch>(std::move(known), intervals);
+  return driver.repeat_on_gpus(
+      gpus, "watching the memory of", kAuditInterval,
+      [watch](const nvml::Session& session, const auto& indices) {
+        return watch->compare_use(session, indices);
+      },
+      [watch, ended = std::move(ended)](const Status& end) {
+        ended(end ? Result<unsigned>(watch->passed()) : fail(end.error()));
+      });
 }
 
 namespace {

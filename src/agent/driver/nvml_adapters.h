@@ -40,6 +40,10 @@ class NvmlSampler final : public Sampler {
 void read_gpu_memory(NvmlDriver& driver, std::vector<GpuMemoryQuestion> questions,
                      std::function<void(Result<GpuMemoryReadings>)> done);
 
+// MemoryAuditorPorts::watch_memory: one driver call for each GPU every kAuditInterval.
+Subscription watch_gpu_memory(NvmlDriver& driver, std::vector<GpuMemoryQuestion> known, unsigned intervals,
+                              std::function<void(Result<unsigned>)> ended);
+
 // MIG of the node's GPUs over the driver's thread, for the MigManager. A change of the MIG mode is made while
 // the agent has no other session, as the driver activates it only on a GPU that no other client holds.
 

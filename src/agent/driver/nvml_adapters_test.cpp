@@ -140,5 +140,56 @@ TEST_F(NvmlSamplerTest, AHangingGpuDoesNotAffectOthers) {
   EXPECT_TRUE(sample_and_wait(0)->gpu.values.contains(Field::kGraphicsActive));
 }
 
+// The driver's thread alone compares the use.
+class MemoryWatchTest : public NvmlSamplerTest {
+ protected:
+  using Passed = std::optional<unsigned>;
+  bool watch(const std::vector<GpuMemoryQuestion>& known, unsigned intervals) {
+    bool is_watched = false;
+    thread_.run_on_loop([&] {
+      watch_ = watch_gpu_memory(*driver_, known, intervals, [ends = ends_](Result<unsigned> passed) mutable {
+        ends.push_value(passed ? Passed(*passed) : std::nullopt);
+      });
+      is_watched = static_cast<bool>(watch_);
+    });
+    return is_watched;
+  }
+  std::optional<Bytes> use_of(const DeviceUuid& gpu) { return (*read_memory({{gpu, {}}}))[0]->used; }
+
+  nvml::Collected<Passed> ends_;
+  Subscription watch_;
+};
+
+TEST_F(MemoryWatchTest, EndsAtAChangeAndAfterItsTime) {
+  const DeviceUuid gpu = snapshot_->gpus[1].uuid;
+  const auto used = use_of(gpu);
+  ASSERT_TRUE(used);
+  ASSERT_TRUE(watch({{snapshot_->gpus[0].uuid, use_of(snapshot_->gpus[0].uuid)}, {gpu, used}}, 2));
+  EXPECT_EQ(ends_.wait_for_values(1), std::vector<Passed>{2});
+  ASSERT_TRUE(watch({{gpu, Bytes{used->value + 1}}}, 5));
+  EXPECT_EQ(ends_.wait_for_values(2).back(), 1);
+  ASSERT_TRUE(watch({{DeviceUuid("GPU-unknown"), used}, {gpu, used}}, 5));
+  EXPECT_EQ(ends_.wait_for_values(3).back(), 1) << "a call for each GPU tells which one fails";
+}
+
+TEST_F(MemoryWatchTest, EndsWithTheSession) {
+  const DeviceUuid gpu = snapshot_->gpus[0].uuid;
+  const auto used = use_of(gpu);
+  ASSERT_TRUE(watch({{gpu, used}}, 60));
+  const auto closed = thread_.await<Status>([&](auto done) { driver_->close_driver(done); });
+  EXPECT_TRUE(closed && *closed) << "it does not hold the session";
+  EXPECT_EQ(ends_.wait_for_values(1), std::vector<Passed>{1});
+  EXPECT_FALSE(watch({{gpu, used}}, 60));
+}
+
+TEST_F(MemoryWatchTest, AHangIsFoundByTheNextCall) {
+  const DeviceUuid gpu = snapshot_->gpus[0].uuid, other = snapshot_->gpus[1].uuid;
+  ASSERT_TRUE(watch({{gpu, use_of(gpu)}}, 60));
+  root_.edit_machine()->gpus[0].faults.hang = 1;
+  while (ends_.size() == 0) ASSERT_TRUE(read_memory({{other, {}}})->front());
+  EXPECT_EQ(ends_.wait_for_values(1), std::vector<Passed>{std::nullopt});
+  root_.edit_machine()->gpus[0].faults.hang = 0;
+}
+
 }  // namespace
 }  // namespace gpulet::agent

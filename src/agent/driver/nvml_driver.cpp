@@ -105,6 +105,20 @@ Result<std::pair<nvml::Call, NvmlDriver::GpuIndices>> NvmlDriver::find_gpus_call
   return std::pair(nvml::Call{what + " " + std::to_string(gpus.size()) + " GPUs", "", limit}, indices);
 }
 
+Subscription NvmlDriver::repeat_on_gpus(const std::vector<DeviceUuid>& gpus, const std::string& what,
+                                        Duration interval, RepeatedWork work, nvml::Worker::Ended ended) {
+  if (!holder_.is_open() || holder_.is_on_demand()) return {};
+  auto call = find_gpus_call(gpus, what, {});
+  if (!call) return {};
+  return worker_.repeat_call(
+      std::move(call->first.name), interval,
+      [session = WeakSession(holder_.session()), indices = std::move(call->second), work = std::move(work)] {
+        const auto held = session.lock();
+        return !held || work(*held, indices);
+      },
+      std::move(ended));
+}
+
 void NvmlDriver::open_driver(std::function<void(Status)> done) {
   events_.stop_events();
   end_reading(fail(session_closed_error()));

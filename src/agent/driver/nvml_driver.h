@@ -78,9 +78,16 @@ class NvmlDriver final : public Driver {
         std::move(work), std::move(done));
   }
 
-  // The same while the agent has no other session, for what the driver refuses while any client holds the
-  // GPU: calls for all GPUs wait meanwhile, so that none looks unreadable. Events of that time are lost; the
-  // handler `changed` is called after it.
+  // Calls `work` every `interval` on the driver's thread (nvml::Worker::repeat_call) until it returns true or
+  // the session is closed. Empty, and `ended` is not called: there is no session now, or it is held on
+  // demand.
+  using RepeatedWork = std::function<bool(const nvml::Session&, const GpuIndices&)>;
+  Subscription repeat_on_gpus(const std::vector<DeviceUuid>& gpus, const std::string& what, Duration interval,
+                              RepeatedWork work, nvml::Worker::Ended ended);
+
+  // As run_on_gpu(), while the agent has no other session, for what the driver refuses while any client holds
+  // the GPU: calls for all GPUs wait meanwhile, so that none looks unreadable. Events of that time are lost;
+  // the handler `changed` is called after it.
   template <class T>
   void run_alone_on_gpu(const DeviceUuid& gpu, const std::string& what, Duration limit,
                         std::function<Result<T>(const SessionPtr&, unsigned)> work,

@@ -64,6 +64,8 @@ class SessionHolder {
   // Why use_session() passed null.
   Error closed_error() const;
   bool is_open() const { return session_ != nullptr; }
+  // For work that is no use of it, and holds it weakly. Null: not open.
+  const SessionPtr& session() const { return session_; }
   bool is_on_demand() const { return options_.hold == config::DriverHold::kOnDemand; }
 
   // Runs `work` on the driver's thread with a session of its own while the agent has no other: after the uses

@@ -130,6 +130,13 @@ class MemoryAuditComponent final : public Component {
               if (daemon != nullptr) daemon->end_clients(pids, std::move(done));
               return daemon != nullptr;
             },
+        .watch_memory =
+            [this](std::vector<GpuMemoryQuestion> known, unsigned intervals, auto ended) {
+              auto* driver = node_.devices->driver();
+              return driver == nullptr
+                         ? Subscription()
+                         : watch_gpu_memory(*driver, std::move(known), intervals, std::move(ended));
+            },
     };
   }
 

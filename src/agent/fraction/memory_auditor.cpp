@@ -61,6 +61,7 @@ void MemoryAuditor::follow_ledger() {
   });
   std::erase_if(reported_caps_, [&](const auto& one) { return !held.contains(one.first); });
   if (ledger_) report_ephemeral_containers();
+  end_watch();
   if (audited_.empty()) return timer_.reset();
   if (!timer_) timer_ = ports_.loop.after(Duration::zero(), [this] { read_all(); });
 }
@@ -79,7 +80,37 @@ void MemoryAuditor::report_ephemeral_containers() {
   }
 }
 
+void MemoryAuditor::watch_all() {
+  if (!ports_.watch_memory || watch_ || audited_.empty()) return;
+  std::vector<GpuMemoryQuestion> known;
+  unsigned intervals = kReadingsPerList;
+  for (const auto& [gpu, audited] : audited_) {
+    if (audited.is_reading || audited.has_failed || !audited.used || audited.readings >= kReadingsPerList ||
+        std::ranges::any_of(audited.uses, &fraction::MemoryUse::is_exceeded))
+      return;
+    known.push_back({gpu, audited.used});
+    intervals = std::min(intervals, kReadingsPerList - audited.readings);
+  }
+  watch_ = ports_.watch_memory(std::move(known), intervals, [this](const Result<unsigned>& passed) {
+    if (!passed) return end_watch();
+    for (auto& [gpu, audited] : audited_) audited.readings += *passed;
+    read_all();
+  });
+  if (!watch_) return;
+  watched_since_ = ports_.loop.now();
+  timer_ = ports_.loop.after((intervals + 1) * kAuditInterval, [this] { read_all(); });
+}
+
+// The next reading comes when the watch would have made it.
+void MemoryAuditor::end_watch() {
+  if (!watch_) return;
+  watch_.reset();
+  const Duration since = (ports_.loop.now() - watched_since_) % kAuditInterval;
+  timer_ = ports_.loop.after(kAuditInterval - since, [this] { read_all(); });
+}
+
 void MemoryAuditor::read_all() {
+  watch_.reset();
   timer_ = ports_.loop.after(kAuditInterval, [this] { read_all(); });
   std::vector<GpuMemoryQuestion> together;
   for (const auto& [gpu, audited] : audited_) {
@@ -117,6 +148,7 @@ void MemoryAuditor::read_memory(std::vector<GpuMemoryQuestion> questions) {
         on_reading(gpus[i], fail(readings.error()));
       }
     }
+    if (alive) watch_all();
   });
 }
 

@@ -12,8 +12,9 @@
 // leave. It is looked up again before anything is done. Processes of unknown containers are nobody's.
 //
 // Nothing is read while no container with a limit holds a GPU. Cost with a limit: one turn of the driver's
-// thread each second, with one driver call for each such GPU and another where its use has changed, and one
-// file of /proc for each new process.
+// thread each second, with one driver call for each such GPU; two turns of the loop every kReadingsPerList
+// seconds and where a use has changed, with another driver call for that GPU; one file of /proc for each new
+// process.
 #pragma once
 
 #include <cstdint>
@@ -95,6 +96,13 @@ struct MemoryAuditorPorts {
   // empty.
   std::function<bool(const DeviceUuid&, const std::vector<unsigned>& pids, std::function<void()> done)>
       end_clients = {};
+  // Compares the use of GPUs with the known one every kAuditInterval, without a turn of the loop, and calls
+  // `ended` from the loop with the intervals that have passed: after that many, or when the use of a GPU
+  // differs or is unknown. An error says nothing about any GPU. Empty, and `ended` is not called: not
+  // possible now. May be empty.
+  using WatchEnded = std::function<void(Result<unsigned>)>;
+  std::function<Subscription(std::vector<GpuMemoryQuestion> known, unsigned intervals, WatchEnded ended)>
+      watch_memory = {};
 };
 
 // Loop's thread only.
@@ -130,6 +138,9 @@ class MemoryAuditor {
   // An ephemeral container that lowers the grade of a limit is told by an event, once.
   void report_ephemeral_containers();
   void read_all();
+  // Between two lists of processes, where every use is known and nobody is above a limit.
+  void watch_all();
+  void end_watch();
   // Nothing to ask while a reading is in progress.
   static std::optional<GpuMemoryQuestion> next_question(const DeviceUuid& gpu, const AuditedGpu& audited);
   void read_memory(std::vector<GpuMemoryQuestion> questions);
@@ -181,7 +192,9 @@ class MemoryAuditor {
   };
   std::map<Holder, Ending> ending_;  // whose clients are ended before they are killed
   metrics::MemoryAuditCounts counts_;
-  Subscription timer_;
+  Subscription timer_;  // the next reading of all; with a watch, for when that does not end in time
+  Subscription watch_;
+  Time watched_since_{};
   Lifetime lifetime_;
 };
 

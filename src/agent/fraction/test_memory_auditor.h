@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -73,6 +74,8 @@ class AuditTest : public ::testing::Test {
               if (!is_mps_hanging) loop.post(std::move(done));
               return true;
             },
+        .watch_memory = [this](auto known, unsigned intervals,
+                               auto on_end) { return watch(known, intervals, on_end); },
     };
     auditor.emplace(std::move(ports), 1);
   }
@@ -93,6 +96,27 @@ class AuditTest : public ::testing::Test {
       }
     }
     return readings;
+  }
+
+  // As the driver's thread does it, where a test has it.
+  Subscription watch(const std::vector<GpuMemoryQuestion>& known, unsigned intervals,
+                     const MemoryAuditorPorts::WatchEnded& on_end) {
+    if (!has_watch) return {};
+    ++watches;
+    if (is_watch_hanging) return Subscription([] {});
+    auto timer = std::make_shared<Subscription>();
+    watch_once(timer, known, intervals, 1, on_end);
+    return Subscription([timer] { timer->reset(); });
+  }
+  void watch_once(const std::shared_ptr<Subscription>& timer, const std::vector<GpuMemoryQuestion>& known,
+                  unsigned intervals, unsigned passed, const MemoryAuditorPorts::WatchEnded& on_end) {
+    *timer = loop.after(kAuditInterval, [=, this, weak = std::weak_ptr(timer)] {
+      const bool is_known =
+          std::ranges::all_of(known, [&](const auto& one) { return uses[one.gpu].used == one.known; });
+      if (watch_error) return on_end(fail(*watch_error));
+      if (passed == intervals || !is_known) return on_end(passed);
+      watch_once(weak.lock(), known, intervals, passed + 1, on_end);
+    });
   }
 
   // A Pod with one container, main, that requests memory of each of its shares.
@@ -135,6 +159,9 @@ class AuditTest : public ::testing::Test {
   std::map<std::string, dra::ClaimRecord> claims_of_node;
   std::string mps_resource;
   bool has_own_mps = false, is_mps_hanging = false;
+  bool has_watch = false, is_watch_hanging = false;
+  std::optional<Error> watch_error;
+  std::size_t watches = 0;
   std::vector<std::vector<unsigned>> ended;  // the work of these processes
   std::size_t lists = 0, process_lists = 0;
   std::vector<std::size_t> calls;  // GPUs in each

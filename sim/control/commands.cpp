@@ -88,9 +88,10 @@ Status run_mps_client(const std::string& pipe_directory) {
     const char* value = std::getenv(name);
     return std::string(value == nullptr ? "" : value);
   };
-  GPULET_TRY_ASSIGN(const mps::AttachedClient attached,
-                    mps::attach_client(pipe_directory, variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
-                                       variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT")));
+  GPULET_TRY_ASSIGN(
+      const mps::AttachedClient attached,
+      mps::attach_client(pipe_directory, variable("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
+                         variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"), variable("CUDA_MPS_SM_PARTITION")));
   std::printf("%s\n", attached.limits_text.c_str());
   std::fflush(stdout);
   pollfd daemon{attached.connection.get(), POLLIN, 0};

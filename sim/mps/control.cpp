@@ -60,8 +60,13 @@ std::string percentage_text(double percentage) {
   return text;
 }
 
-Control::Control(std::vector<VisibleDevice> devices, ServerProcesses processes)
-    : devices_(std::move(devices)), processes_(std::move(processes)) {}
+Control::Control(std::vector<VisibleDevice> devices, ServerProcesses processes, bool has_sm_partitions)
+    : devices_(std::move(devices)), processes_(std::move(processes)) {
+  if (!has_sm_partitions) return;
+  std::vector<PartitionableDevice> partitionable;
+  for (const auto& device : devices_) partitionable.push_back({device.uuid, device.sms, device.sms_of_chunk});
+  partitions_.emplace(std::move(partitionable));
+}
 
 bool Control::has_device(const std::string& device) const {
   if (const auto ordinal = text::parse_unsigned(device)) return *ordinal < devices_.size();
@@ -99,6 +104,7 @@ std::string Control::execute_command(const std::string& text) {
   if (command == "get_default_device_pinned_mem_limit") return memory_limit(words, false, false);
   if (command == "set_device_pinned_mem_limit") return memory_limit(words, true, true);
   if (command == "get_device_pinned_mem_limit") return memory_limit(words, false, true);
+  if (command == "sm_partition" || command == "lspart") return sm_partition(words);
   if (command == "quit") {
     const bool timed = words.size() == 3 && words[1] == "-t" && text::parse_unsigned(words[2]);
     if (words.size() != 1 && !timed) return with_newline("Invalid command: " + text);
@@ -207,11 +213,26 @@ std::string Control::memory_limit(const Words& words, bool set, bool of_server) 
 std::string Control::terminate_client(const Words& words) {
   Server* server = words.size() == 3 ? find(words[1]) : nullptr;
   if (server == nullptr) return with_newline("Server does not exist");
-  const auto gone = std::erase_if(
-      server->clients, [&](const Client& client) { return std::to_string(client.pid) == words[2]; });
+  const auto is_named = [&](const Client& client) { return std::to_string(client.pid) == words[2]; };
+  for (const auto& client : server->clients) {
+    if (is_named(client)) leave_partition(client);
+  }
+  const auto gone = std::erase_if(server->clients, is_named);
   if (gone == 0) return with_newline("Client does not exist");
   terminated_.push_back(static_cast<pid_t>(*text::parse_unsigned(words[2])));
   return {};
+}
+
+std::string Control::sm_partition(const Words& words) {
+  if (!partitions_) return with_newline("Static SM partitioning is not enabled");
+  if (words[0] == "lspart" && words.size() == 1) return partitions_->list_partitions();
+  if (words.size() == 4 && words[1] == "add") return partitions_->add_partition(words[2], words[3]);
+  if (words.size() == 4 && words[1] == "rm") return partitions_->remove_partition(words[2], words[3]);
+  return with_newline("Invalid command: " + text::join(words, " "));
+}
+
+void Control::leave_partition(const Client& client) {
+  if (partitions_) partitions_->remove_client(client.sm_partition);
 }
 
 Result<Limits> Control::add_client(uid_t user, const Client& client) {
@@ -230,8 +251,13 @@ Result<Limits> Control::add_client(uid_t user, const Client& client) {
   if (server.clients.size() >= kMaxClients) {
     return fail(Code::kFailedPrecondition, "the server has " + std::to_string(kMaxClients) + " clients");
   }
-  server.clients.push_back(client);
   Limits allowed;
+  if (partitions_) {
+    const auto sms = partitions_->add_client(client.sm_partition);
+    if (!sms) return fail(Code::kFailedPrecondition, "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION");
+    allowed.sms = *sms;
+  }
+  server.clients.push_back(client);
   allowed.threads = std::min(server.limits.threads, client.limits.threads);
   for (std::size_t i = 0; i < devices_.size(); ++i) {
     const std::string ordinal = std::to_string(i);
@@ -247,6 +273,9 @@ Result<Limits> Control::add_client(uid_t user, const Client& client) {
 
 void Control::remove_client(pid_t pid) {
   for (auto& [server_pid, server] : servers_) {
+    for (const auto& client : server.clients) {
+      if (client.pid == pid) leave_partition(client);
+    }
     std::erase_if(server.clients, [pid](const Client& client) { return client.pid == pid; });
   }
 }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "sim/mps/sm_partitions.h"
 
 namespace gpulet::sim::mps {
 
@@ -20,6 +21,7 @@ namespace gpulet::sim::mps {
 struct VisibleDevice {
   std::string uuid;
   bool exclusive = false;  // compute mode EXCLUSIVE_PROCESS
+  unsigned sms = 0, sms_of_chunk = 0;
 };
 
 // Limits of a client, or of each client of a server.
@@ -28,11 +30,13 @@ struct Limits {
   // MiB by device as named in the command: "0", or a UUID. As in the real one, a limit by UUID is shown but
   // not enforced.
   std::map<std::string, std::uint64_t> memory_mib{};
+  unsigned sms = 0;  // of its SM partition; 0: none
 };
 
 struct Client {
   pid_t pid = 0;
-  Limits limits;  // requested in its environment
+  Limits limits;               // requested in its environment
+  std::string sm_partition{};  // CUDA_MPS_SM_PARTITION
 };
 
 // Starts and ends server processes.
@@ -45,7 +49,8 @@ inline constexpr std::size_t kMaxClients = 48;  // of one server
 
 class Control {
  public:
-  Control(std::vector<VisibleDevice> devices, ServerProcesses processes);
+  // `has_sm_partitions`: -S.
+  Control(std::vector<VisibleDevice> devices, ServerProcesses processes, bool has_sm_partitions = false);
 
   // Executes a command. Returns its output with line ends.
   std::string execute_command(const std::string& line);
@@ -53,7 +58,7 @@ class Control {
 
   // Adds a process that starts to use CUDA to its user's server, which is started if needed. Returns its
   // limits. Errors: kUnavailable while another user's clients are served; kFailedPrecondition with
-  // kMaxClients clients.
+  // kMaxClients clients, and with -S for one that names no partition.
   Result<Limits> add_client(uid_t user, const Client& client);
   void remove_client(pid_t client);
   // The clients that terminate_client has ended since the last call: their work is over, and they get
@@ -77,12 +82,15 @@ class Control {
   std::string thread_percentage(const Words& words, bool set, bool of_server);
   std::string memory_limit(const Words& words, bool set, bool of_server);
   std::string terminate_client(const Words& words);
+  std::string sm_partition(const Words& words);
+  void leave_partition(const Client& client);
   Result<pid_t> spawn_server(uid_t user);
   Server* find(const std::string& pid);
   const Server* find(const std::string& pid) const;
   bool has_device(const std::string& device) const;
 
   std::vector<VisibleDevice> devices_;
+  std::optional<SmPartitions> partitions_;
   ServerProcesses processes_;
   Limits defaults_;
   std::map<pid_t, Server> servers_;

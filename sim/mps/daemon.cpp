@@ -32,7 +32,9 @@ std::vector<VisibleDevice> all_devices(const Machine& machine) {
   std::vector<VisibleDevice> devices;
   for (std::uint32_t i = 0; i < machine.gpu_count; ++i) {
     const auto& gpu = machine.gpus[i];
-    if (gpu.mig.current == 0) devices.push_back({gpu.uuid, gpu.compute_mode == kExclusiveProcess});
+    if (gpu.mig.current != 0) continue;
+    devices.push_back({gpu.uuid, gpu.compute_mode == kExclusiveProcess, gpu.multiprocessors,
+                       sms_of_chunk(gpu.compute_major)});
   }
   return devices;
 }
@@ -133,7 +135,7 @@ class DaemonServer {
   DaemonServer(const DaemonOptions& options, std::vector<VisibleDevice> devices, DaemonLog& log)
       : options_(options),
         log_(log),
-        control_(devices, processes()),
+        control_(devices, processes(), options.has_sm_partitions),
         namespaces_(std::move(devices), options.pipe_directory, options.is_multi_user, processes()) {
     if (!options.active_thread_percentage.empty()) {
       control_.execute_command("set_default_active_thread_percentage " + options.active_thread_percentage);
@@ -277,6 +279,7 @@ class DaemonServer {
     if (const auto limits = parse_memory_limits(words.size() < 2 ? "" : words[1])) {
       client.limits.memory_mib = *limits;
     }
+    if (words.size() >= 3) client.sm_partition = words[2];
     const auto allowed = options_.protocol == 3
                              ? namespaces_.add_client(connection.directory, peer.uid, client)
                              : control_.add_client(peer.uid, client);
@@ -290,6 +293,7 @@ class DaemonServer {
     for (const auto& [device, mib] : allowed->memory_mib) {
       text += " memory " + device + "=" + std::to_string(mib) + "M";
     }
+    if (allowed->sms != 0) text += " sms " + std::to_string(allowed->sms);
     send_reply(connection, text + "\n");
     return true;
   }
@@ -426,10 +430,10 @@ Result<Answer> send_arguments(const std::string& pipe_directory, const std::vect
 }
 
 Result<AttachedClient> attach_client(const std::string& pipe_directory, const std::string& threads,
-                                     const std::string& memory) {
+                                     const std::string& memory, const std::string& partition) {
   GPULET_TRY_ASSIGN(FileDescriptor socket, connect_to_daemon(pipe_directory));
-  GPULET_TRY(
-      send_line(socket, std::string(kClientHello) + (threads.empty() ? "100" : threads) + " " + memory));
+  GPULET_TRY(send_line(socket, std::string(kClientHello) + (threads.empty() ? "100" : threads) + " " +
+                                   memory + " " + partition));
   std::string answer = receive_reply(socket, true);
   if (!answer.empty()) answer.pop_back();
   if (!answer.starts_with("threads ")) {

@@ -26,6 +26,7 @@ struct DaemonOptions {
   bool log_to_output = false;                         // -f: also log to standard output
   unsigned protocol = 2;                              // -p: 3 is sim/mps/namespaces.h
   bool is_multi_user = false;                         // -m, of protocol 3
+  bool has_sm_partitions = false;                     // -S, of protocol 2
 };
 
 // Returns the devices of `options.visible_devices` in its order, up to the first that does not exist: GPUs by
@@ -63,13 +64,13 @@ Result<Answer> send_arguments(const std::string& pipe_directory, const std::vect
 // A CUDA process, client of the daemon while `connection` is open.
 struct AttachedClient {
   FileDescriptor connection;
-  std::string limits_text;  // "threads 25.0 memory 0=4096M"
+  std::string limits_text;  // "threads 25.0 memory 0=4096M"; "threads 100.0 sms 56" with -S
 };
 // Connects as a client; with protocol 3, of the namespace whose pipe directory it is. `threads` and `memory`
-// have the form of CUDA_MPS_ACTIVE_THREAD_PERCENTAGE and CUDA_MPS_PINNED_DEVICE_MEM_LIMIT; empty for none.
-// Errors: those of send_command; kFailedPrecondition if refused.
+// have the form of CUDA_MPS_ACTIVE_THREAD_PERCENTAGE and CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, `partition` that
+// of CUDA_MPS_SM_PARTITION; empty for none. Errors: those of send_command; kFailedPrecondition if refused.
 Result<AttachedClient> attach_client(const std::string& pipe_directory, const std::string& threads,
-                                     const std::string& memory);
+                                     const std::string& memory, const std::string& partition = {});
 
 // Returns the daemon's pid in this process's PID namespace. Errors: kUnavailable.
 Result<pid_t> daemon_pid(const std::string& pipe_directory);

@@ -8,6 +8,7 @@ struct Machine;
 
 unsigned driver_branch(const Machine& machine);
 inline constexpr unsigned kBranch580 = 580;
+inline constexpr unsigned kBranch590 = 590;
 inline constexpr unsigned kBranch615 = 615;
 
 }  // namespace gpulet::sim

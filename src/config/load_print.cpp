@@ -139,6 +139,7 @@ Member mode_member(const Mps& mps) {
   if (mps.shares.empty()) {
     node.add("replicas", number_node(mps.replicas));
     node.add("memoryLimit", bool_node(mps.memory_limit));
+    node.add("smPartitions", bool_node(mps.sm_partitions));
   } else {
     auto& shares = node.add("shares", YamlNode::list());
     for (const auto& share : mps.shares) {

@@ -237,9 +237,10 @@ class RuleReader {
   }
 
   void read_mps(const Node& node, const std::string& field, PartitionRule& rule) {
-    const MappingReader fields(
-        node, field, {"name", "replicas", "memoryLimit", "shares", "failRequestsGreaterThanOne", "sharesOn"},
-        problems_);
+    const MappingReader fields(node, field,
+                               {"name", "replicas", "memoryLimit", "smPartitions", "shares",
+                                "failRequestsGreaterThanOne", "sharesOn"},
+                               problems_);
     Mps mps;
     mps.name = name_in(fields);
     const auto* replicas = fields["replicas"];
@@ -263,7 +264,18 @@ class RuleReader {
           read_bool(*value, fields.field_path("failRequestsGreaterThanOne"), problems_).value_or(true);
     }
     read_shares_on(fields, mps);
+    if (const auto* value = fields["smPartitions"]) read_sm_partitions(*value, fields, mps);
     rule.mode = std::move(mps);
+  }
+
+  void read_sm_partitions(const Node& node, const MappingReader& fields, Mps& mps) {
+    const auto field = fields.field_path("smPartitions");
+    mps.sm_partitions = read_bool(node, field, problems_).value_or(false);
+    if (!mps.sm_partitions) return;
+    if (fields["shares"])
+      return add_rule_error(node, field, "shares may differ, and SM partitions are equal: set replicas");
+    if (!mps.fail_requests_greater_than_one)
+      add_rule_error(node, field, "a container has one SM partition, and so one share");
   }
 
   // It says where two shares of a container are, which are thus allowed.

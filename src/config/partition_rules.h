@@ -102,6 +102,8 @@ struct Mps {
   bool fail_requests_greater_than_one = true;
   placement::SharesOn shares_on = placement::SharesOn::kAnyGpu;
   bool memory_limit = true;  // of `replicas`
+  // Each of the `replicas` has SMs of its own; a container has one share, as it has one SM partition.
+  bool sm_partitions = false;
   friend bool operator==(const Mps&, const Mps&) = default;
 };
 

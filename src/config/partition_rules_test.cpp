@@ -182,6 +182,18 @@ TEST(Partition, ReplicasAndShares) {
   EXPECT_EQ(std::get<Mps>(one[0].mode).replicas, 1u);
   EXPECT_FALSE(std::get<Mps>(one[0].mode).memory_limit);
   EXPECT_TRUE(std::get<Mps>(good(rules("- mps: {replicas: 2}"))[0].mode).memory_limit);
+  EXPECT_FALSE(std::get<Mps>(good(rules("- mps: {replicas: 2}"))[0].mode).sm_partitions);
+  EXPECT_TRUE(std::get<Mps>(good(rules("- mps: {replicas: 2, smPartitions: true}"))[0].mode).sm_partitions);
+  EXPECT_EQ(
+      only_error_of(rules("- mps: {shares: [60], smPartitions: true}")),
+      "x.yaml:3:39: gpulet.partition[0].mps.smPartitions: shares may differ, and SM partitions are equal: "
+      "set replicas");
+  for (const char* key : {"failRequestsGreaterThanOne: false", "sharesOn: oneGPU"}) {
+    EXPECT_EQ(
+        only_error_of(rules("- mps: {replicas: 2, " + std::string(key) + ", smPartitions: true}")),
+        "x.yaml:3:" + std::to_string(26 + std::string(key).size() + 13) +
+            ": gpulet.partition[0].mps.smPartitions: a container has one SM partition, and so one share");
+  }
   EXPECT_EQ(only_error_of(rules("- mps: {shares: [60], memoryLimit: false}")),
             "x.yaml:3:38: gpulet.partition[0].mps.memoryLimit: shares have their own memory");
   EXPECT_EQ(only_error_of(rules("- mps: {replicas: 49}")),
@@ -378,6 +390,10 @@ TEST(Partition, ResourceNameIsUnambiguous) {
       only_error_of(two("timeSlicing: {replicas: 2}", "timeSlicing: {replicas: 4}")),
       "x.yaml:5:5: gpulet.partition: nvidia.com/gpu.shared of timeSlicing with 4 replicas conflicts with "
       "timeSlicing with 2 replicas at x.yaml:3:5: set a name");
+  EXPECT_EQ(only_error_of(two("mps: {replicas: 2}", "mps: {replicas: 2, smPartitions: true}")),
+            "x.yaml:5:5: gpulet.partition: nvidia.com/gpu.shared of mps with 2 SM partitions conflicts with "
+            "mps with "
+            "2 replicas at x.yaml:3:5: set a name");
   EXPECT_EQ(
       only_error_of(two("timeSlicing: {replicas: 2}", "mps: {shares: [50, 50]}")),
       "x.yaml:5:5: gpulet.partition: nvidia.com/gpu.shared of an mps share of 50 percent conflicts with "

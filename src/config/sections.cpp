@@ -212,12 +212,14 @@ struct MadeResource {
   bool fail_requests_greater_than_one = false;
   placement::SharesOn shares_on = placement::SharesOn::kAnyGpu;
   std::optional<MpsShare> share;
+  bool sm_partitions = false;
   std::string daemon;
   std::map<std::string, unsigned> mig_devices;
   const PartitionRule* rule = nullptr;  // null for `sharing`
 
   auto kind() const {
-    return std::tuple(mode, replicas, fail_requests_greater_than_one, shares_on, share, daemon, mig_devices);
+    return std::tuple(mode, replicas, fail_requests_greater_than_one, shares_on, share, sm_partitions, daemon,
+                      mig_devices);
   }
 };
 
@@ -361,7 +363,9 @@ class ResourceNameCheck {
       if (!daemon) return;
       made.name = *daemon;
       made.replicas = mps.replicas;
-      made.summary = "mps with " + std::to_string(mps.replicas) + " replicas";
+      made.sm_partitions = mps.sm_partitions;
+      made.summary =
+          "mps with " + std::to_string(mps.replicas) + (mps.sm_partitions ? " SM partitions" : " replicas");
       return add_resource(std::move(made));
     }
     std::map<std::pair<std::string, MpsShare>, unsigned> count;

@@ -25,6 +25,8 @@ inline constexpr std::size_t kMaxOutputBytes = 64u << 10;
 // The question that every daemon answers, with one number: "50.0". Source: k8s-device-plugin v0.20.0,
 // internal/plugin/mps.go, which asks it before it offers a share.
 inline constexpr std::string_view kThreadPercentageCommand = "get_default_active_thread_percentage\n";
+// The same of one with static SM partitioning, whose percentage does not count: a line for each partition.
+inline constexpr std::string_view kListPartitionsCommand = "lspart\n";
 // Whether the last line of a daemon's output is this percentage, 1 to 100, to a twentieth.
 bool holds_thread_percentage(const std::string& output, unsigned percentage);
 // The lines of a daemon's output without spaces around them; no empty ones.

@@ -47,7 +47,8 @@ void label_for_containers(const std::string& directory) {
 
 bool serves_same_devices(const DaemonSpec& a, const DaemonSpec& b) {
   return a.name == b.name && a.devices == b.devices && a.visible_devices == b.visible_devices &&
-         a.protocol == b.protocol;
+         a.protocol == b.protocol &&
+         std::ranges::equal(a.sm_partitions, b.sm_partitions, {}, &SmPartition::share, &SmPartition::share);
 }
 
 Daemon::Daemon(Loop& loop, DaemonSpec spec, DaemonOptions options, SetComputeMode set_compute_mode,
@@ -144,6 +145,7 @@ void Daemon::remove_other_pipes() {
 }
 
 void Daemon::adopt_former_process() {
+  if (has_sm_partitions()) read_sm_partitions();
   auto former = find_process();
   if (!former) {
     std::error_code ignored;
@@ -182,7 +184,8 @@ void Daemon::await_former_exit(Step then) {
 void Daemon::launch() {
   if (const auto written = write_record(nullptr, false); !written) return on_failure(written.error());
   launching_ = true;
-  const auto arguments = has_namespaces() ? launch_arguments() : Arguments{"-d"};
+  auto arguments = has_namespaces() ? launch_arguments() : Arguments{"-d"};
+  if (has_sm_partitions()) arguments.emplace_back("-S");
   run_command(arguments, "", options_.start_limit, [this](const Result<std::string>& started) {
     launching_ = false;
     if (state_ == State::kStopping) return quit();
@@ -202,7 +205,7 @@ void Daemon::send_limits() {
       return on_failure(written.error());
   }
   if (has_namespaces()) return send_namespaces();
-  run_command({}, limit_commands() + std::string(kThreadPercentageCommand), options_.response_limit,
+  run_command({}, limit_commands() + serving_command(), options_.response_limit,
               [this](const Result<std::string>& output) {
                 if (output) return on_limits(*output);
                 limits_changed_ = true;
@@ -215,9 +218,10 @@ void Daemon::send_limits() {
 void Daemon::on_limits(const std::string& output) {
   const auto lines = lines_of_output(output);
   for (const auto& line : lines) {
-    if (is_refusal(line))
+    if (is_refusal(line) && !line.starts_with("GPU"))  // of a list of partitions
       return on_failure(Error(Code::kUnavailable, "the MPS control daemon rejects a limit: " + line));
   }
+  if (has_sm_partitions()) return check_sm_partitions(output);
   if (!holds_thread_percentage(output, spec_.thread_percentage)) {
     return on_failure(
         Error(Code::kUnavailable, "the MPS control daemon does not keep its thread percentage: '" +
@@ -238,6 +242,7 @@ void Daemon::send_server_limits() {
         commands += "set_device_pinned_mem_limit " + server + " " + std::to_string(limit.device) + " " +
                     std::to_string(limit.mebibytes) + "M\n";
       }
+      if (has_sm_partitions()) continue;
       commands +=
           "set_active_thread_percentage " + server + " " + std::to_string(spec_.thread_percentage) + "\n";
     }
@@ -405,6 +410,7 @@ void Daemon::clean_up() {
 
 void Daemon::on_stopped() {
   ::unlink(started_file(options_.root, spec_.name).c_str());
+  ::unlink(sm_partitions_file().c_str());
   std::error_code ignored;
   if (is_claim_daemon(spec_.name)) {
     std::filesystem::remove_all(options_.root + "/" + spec_.name, ignored);

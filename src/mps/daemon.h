@@ -3,7 +3,8 @@
 //
 // The daemon is a separate process that survives the agent, though not always the agent's
 // container. After a crash of the agent its clients go on, and the next agent adopts the daemon if
-// it serves the same devices. The record for that is `<root>/<name>/.started`, which no container
+// it serves the same devices, and has the SM partitions that `.sm-partitions` lists: containers name them in
+// their environment. The record for that is `<root>/<name>/.started`, which no container
 // can write. It names the daemon by process id and start time, so that another process with a reused id
 // is never adopted. It exists from before the first change until everything is restored, and has the
 // limits only while the daemon is known to have them. What Pods have set in namespaces is in `.namespaces`
@@ -76,6 +77,8 @@ class Daemon {
   // error; kUnavailable if the value read back differs; that of the file of the limits that Pods hold.
   void set_namespace(const std::string& name, const NamespaceLimits& limits,
                      std::function<void(Status)> done);
+  // Of the share, while the daemon is healthy; empty without SM partitions.
+  std::string sm_partition_id(const DeviceId& share) const;
   // Ends the work of those of the first kMaxListedProcesses processes that are clients; `done` as above. What
   // the daemon refuses does not matter: who is no client has no work here.
   void end_clients(std::vector<unsigned> pids, std::function<void()> done);
@@ -136,8 +139,18 @@ class Daemon {
 
   // Of either protocol (daemon_namespaces.cpp).
   bool has_namespaces() const { return spec_.protocol == kProtocolWithNamespaces; }
+  std::string serving_command() const;  // of protocol 2
   void check_serving(Completion done);
   bool serves_with_limits(const std::string& output) const;
+  // SM partitions (daemon_partitions.cpp). They are made once, before the daemon has clients, and stay.
+  bool has_sm_partitions() const { return !spec_.sm_partitions.empty(); }
+  void check_sm_partitions(const std::string& list);
+  void make_sm_partitions(std::size_t device, unsigned chunks);
+  void on_sm_partitions(std::size_t device, unsigned chunks, const std::string& output);
+  bool lists_sm_partitions(const std::string& list) const;
+  void read_sm_partitions();
+  Status write_sm_partitions() const;
+  std::string sm_partitions_file() const { return options_.root + "/" + spec_.name + "/.sm-partitions"; }
   // Of protocol 3.
   using Check = std::function<bool(const std::string& output)>;
   struct Question {
@@ -197,9 +210,10 @@ class Daemon {
   std::optional<ControlProgram> program_;
   std::unique_ptr<DaemonProcess> process_;  // null if unknown
   std::unique_ptr<ProgramCall> call_;
-  Command current_;                              // of call_
-  std::deque<Command> waiting_;                  // one control command at a time
-  std::map<std::string, NamespaceLimits> held_;  // by namespace: other limits than the share's
+  Command current_;                                // of call_
+  std::deque<Command> waiting_;                    // one control command at a time
+  std::map<DeviceId, std::string> sm_partitions_;  // the ids, by share
+  std::map<std::string, NamespaceLimits> held_;    // by namespace: other limits than the share's
   bool has_read_held_ = false;
   struct RecordedLimits {
     std::string name;

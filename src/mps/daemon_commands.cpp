@@ -80,13 +80,18 @@ void Daemon::drop_commands() {
   }
 }
 
+std::string Daemon::serving_command() const {
+  return has_sm_partitions() ? std::string(kListPartitionsCommand) : std::string(kThreadPercentageCommand);
+}
+
 void Daemon::check_serving(Completion done) {
   if (has_namespaces())
     return run_command(server_status_arguments(), "", options_.response_limit, std::move(done));
-  run_command({}, std::string(kThreadPercentageCommand), options_.response_limit, std::move(done));
+  run_command({}, serving_command(), options_.response_limit, std::move(done));
 }
 
 bool Daemon::serves_with_limits(const std::string& output) const {
+  if (has_sm_partitions()) return lists_sm_partitions(output);
   return has_namespaces() ? is_server_ready(output)
                           : holds_thread_percentage(output, spec_.thread_percentage);
 }

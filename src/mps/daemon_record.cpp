@@ -69,6 +69,7 @@ std::string Daemon::fingerprint(const DaemonProcess* process, bool with_limits) 
   std::string text = std::string(kStartedHeader) + (process == nullptr ? "0" : process->identity());
   text += "\nprogram " + program_->program.path;
   if (has_namespaces()) text += "\n" + std::string(kProtocolLine);
+  if (has_sm_partitions()) text += "\nsm-partitions " + std::to_string(spec_.sm_partitions.size());
   text += "\nvisible";
   for (const auto& uuid : spec_.visible_devices) text += " " + uuid.str();
   text += "\ndevices";
@@ -87,6 +88,7 @@ std::string Daemon::limit_commands() const {
     commands += "set_default_device_pinned_mem_limit " + std::to_string(limit.device) + " " +
                 std::to_string(limit.mebibytes) + "M\n";
   }
+  if (has_sm_partitions()) return commands;
   return commands + "set_default_active_thread_percentage " + std::to_string(spec_.thread_percentage) + "\n";
 }
 

@@ -46,6 +46,9 @@ class ExternalDaemons::ExternalDaemon {
   void ask() {
     timer_.reset();
     call_.reset();
+    if (!spec_.sm_partitions.empty())
+      return set_health(
+          {false, "gpulet.mps.manage is false: nobody makes the SM partitions of " + spec_.name});
     const auto program = find_control_program(options_.driver_root, options_.root, options_.host_root,
                                               client_shm_directory(options_.root, spec_.name));
     if (!program) return on_answer(fail(program.error()));

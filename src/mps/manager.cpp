@@ -148,6 +148,12 @@ DaemonHealths DaemonManager::daemon_healths() const {
   return healths;
 }
 
+void DaemonManager::fill_sm_partitions(DaemonSpec& spec) const {
+  const auto found = daemons_.find(spec.name);
+  if (found == daemons_.end() || !found->second->daemon_health().healthy) return;
+  for (auto& partition : spec.sm_partitions) partition.id = found->second->sm_partition_id(partition.share);
+}
+
 std::string DaemonManager::find_holder(const DeviceUuid& device) const {
   const auto serves = [&](const Daemon& daemon) {
     return find_daemon_of({&daemon.spec(), 1}, device) != nullptr;

@@ -45,6 +45,8 @@ class DaemonManager {
   std::optional<inventory::Health> daemon_health(const std::string& name) const;
   // Of all in specs(), by name.
   DaemonHealths daemon_healths() const;
+  // The ids of the partitions of the running daemon that serves with them; else they stay empty.
+  void fill_sm_partitions(DaemonSpec& spec) const;
   // The name of a daemon that runs or still stops with this device; empty if there is none.
   std::string find_holder(const DeviceUuid& device) const;
 

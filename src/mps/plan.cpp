@@ -23,6 +23,7 @@ struct Group {
   std::set<ResourceName> resources;
   std::vector<const Device*> devices;
   bool may_have_namespaces = true;
+  bool has_sm_partitions = false;
 };
 
 SharedDevice shared_device(const Device& device, const inventory::Snapshot& snapshot) {
@@ -103,7 +104,13 @@ DaemonSpec spec_of(const std::string& name, const Group& group, const inventory:
     for (const auto& device : spec.devices) spec.visible_devices.push_back(device.uuid);
   }
   set_limits(spec, group);
-  if (group.may_have_namespaces) set_namespaces(spec, group);
+  if (group.has_sm_partitions) {
+    spec.thread_percentage = 100;
+    for (const Device* device : group.devices)
+      spec.sm_partitions.push_back({device->id, uuid_of_device(device->id)});
+  } else if (group.may_have_namespaces) {
+    set_namespaces(spec, group);
+  }
   return spec;
 }
 
@@ -155,6 +162,7 @@ std::vector<DaemonSpec> plan_daemons(const std::vector<Resource>& resources,
       group.devices.push_back(&device);
       group.may_have_namespaces =
           group.may_have_namespaces && has_namespaces && resource.is_mps_by_rule && !device.mig;
+      group.has_sm_partitions = group.has_sm_partitions || resource.has_sm_partitions;
     }
   }
   std::vector<DaemonSpec> specs;
@@ -208,6 +216,14 @@ std::map<std::string, std::string> client_environment(const DaemonSpec& spec, st
   std::map<std::string, std::string> environment{
       {"CUDA_MPS_PIPE_DIRECTORY", client_pipe_directory(std::string(kContainerRoot), spec, held)}};
   if (spec.protocol == kProtocolWithNamespaces) return environment;
+  if (!spec.sm_partitions.empty()) {
+    const auto of_share = std::ranges::find_if(spec.sm_partitions, [&](const SmPartition& one) {
+      return !held.empty() && one.share == held.front().id;
+    });
+    if (of_share != spec.sm_partitions.end() && !of_share->id.empty())
+      environment["CUDA_MPS_SM_PARTITION"] = of_share->id;
+    return environment;
+  }
   unsigned most_threads = 0;
   std::vector<std::string> memory;
   unsigned ordinal = 0;

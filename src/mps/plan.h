@@ -52,6 +52,16 @@ struct ShareNamespace {
   friend bool operator==(const ShareNamespace&, const ShareNamespace&) = default;
 };
 
+// A share's own SMs, in chunks whose size the architecture decides. All partitions of a GPU are equal, as
+// large as possible. Source: NVIDIA, "Legacy MPS v2 Interface", static SM partitioning.
+struct SmPartition {
+  DeviceId share;
+  DeviceUuid device;  // of the GPU
+  // "GPU-5a1b…/Dw8PDw…", the value of CUDA_MPS_SM_PARTITION; empty in a plan, as the daemon chooses it.
+  std::string id{};
+  friend bool operator==(const SmPartition&, const SmPartition&) = default;
+};
+
 inline constexpr unsigned kProtocolWithNamespaces = 3;
 // The one server of a daemon of protocol 3.
 inline constexpr std::string_view kServerName = "gpulet";
@@ -75,6 +85,9 @@ struct DaemonSpec {
   // With protocol 3 only, in the order of the shares; the daemon has then neither visible_devices nor
   // memory_limits.
   std::vector<ShareNamespace> namespaces{};
+  // With protocol 2 only, in the order of the shares: a client without one of them gets no context, and
+  // `thread_percentage` does not count.
+  std::vector<SmPartition> sm_partitions{};
   friend bool operator==(const DaemonSpec&, const DaemonSpec&) = default;
 };
 
@@ -109,7 +122,8 @@ std::optional<HeldNamespace> find_namespace(const DaemonSpec& spec, std::span<co
 // Environment of a container that holds `held`, devices of this daemon: the pipe directory and, for
 // shares by rule, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE and CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, with the
 // device numbers that the container sees. Several shares of one GPU add up, but not above the
-// daemon's own limits. With protocol 3 the pipe directory is the namespace's, which has the limits.
+// daemon's own limits. With protocol 3 the pipe directory is the namespace's, which has the limits. With SM
+// partitions it is CUDA_MPS_SM_PARTITION, of the first share.
 std::map<std::string, std::string> client_environment(const DaemonSpec& spec,
                                                       std::span<const partition::Device> held);
 

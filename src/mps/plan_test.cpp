@@ -303,5 +303,23 @@ TEST(MpsPlan, SaysWhyThereAreNoNamespaces) {
   EXPECT_NE(why().find("gpulet.mps.manage"), std::string::npos);
 }
 
+TEST(MpsPlan, SmPartitionsAreOneForEachShare) {
+  auto resource = shared_by_rule("nvidia.com/gpu.shared", {0, 1}, 2);
+  resource.has_sm_partitions = true;
+  auto spec = plan_daemons({resource}, two_gpu_node(8), true).at(0);
+  EXPECT_EQ(spec.protocol, 2u) << "namespaces have percentages";
+  EXPECT_EQ(spec.thread_percentage, 100u);
+  EXPECT_EQ(spec.memory_limits.size(), 2u) << "memory is divided as without";
+  ASSERT_EQ(spec.sm_partitions.size(), 4u);
+  EXPECT_EQ(spec.sm_partitions[3], (SmPartition{DeviceId("GPU-1::1"), DeviceUuid("GPU-1")}));
+  const std::vector<Device> held = {resource.devices[3]};
+  EXPECT_FALSE(client_environment(spec, held).contains("CUDA_MPS_SM_PARTITION")) << "not made yet";
+  spec.sm_partitions[3].id = "GPU-1/Dw8P";
+  EXPECT_EQ(
+      client_environment(spec, held),
+      (std::map<std::string, std::string>{{"CUDA_MPS_PIPE_DIRECTORY", "/mps/nvidia.com/gpu.shared/pipe"},
+                                          {"CUDA_MPS_SM_PARTITION", "GPU-1/Dw8P"}}));
+}
+
 }  // namespace
 }  // namespace gpulet::mps

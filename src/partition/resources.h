@@ -43,6 +43,7 @@ struct Resource {
   std::string mps_daemon;
   std::vector<Device> devices;  // by (GPU, MIG device, replica); stable across restarts and unrelated changes
   bool is_mps_by_rule = false;  // shared by MPS as a partition rule says, not `sharing.mps`
+  bool has_sm_partitions = false;  // each share has SMs of its own
   friend bool operator==(const Resource&, const Resource&) = default;
 };
 

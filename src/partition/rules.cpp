@@ -268,6 +268,7 @@ class RulePlanner {
       made.shares_on = mps.shares_on;
       made.mps_daemon = daemon->str();
       made.is_mps_by_rule = true;
+      made.has_sm_partitions = mps.sm_partitions;
       made.devices.push_back(make_replica(whole, n));
       if (share) made.devices.back().share = share->size;
       made.devices.back().has_memory_limit = mps.memory_limit;

@@ -136,6 +136,9 @@ TEST(Rules, MpsShares) {
   EXPECT_EQ(shared.replicas, 3u);
   EXPECT_FALSE(shared.fail_requests_greater_than_one);
   EXPECT_FALSE(shared.devices[0].share);  // the daemon's defaults divide the GPU
+  EXPECT_FALSE(shared.has_sm_partitions);
+  const auto own = plan_resources(one, rules("  - {devices: [0], mps: {replicas: 3, smPartitions: true}}\n"));
+  EXPECT_TRUE(find(own, "gpu.shared")->has_sm_partitions);
   const auto listed =
       plan_resources(one, rules("  - {devices: [0], mps: {shares: [30, 30, 30], name: third}}\n"));
   EXPECT_EQ(summary(listed), "gpu=1 third=3");

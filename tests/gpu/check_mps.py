@@ -52,6 +52,48 @@ def check_agent_mps(report, machine, allowed):
         same(compute_mode(machine), 0, f"compute mode after `gpulet cleanup`, which says: {said}")
 
 
+def check_sm_partitions(report, machine):
+    """Static SM partitioning: partitions by trial, the list, and clients with and without one. Read, not run, before this."""
+    with report.check("MPS: static SM partitions, and clients with and without one"):
+        with nvml.Nvml(machine.library) as library:
+            version = library.text("nvmlSystemGetDriverVersion")
+            gpu = library.text("nvmlDeviceGetUUID", library.devices()[0])
+        if int(version.split(".")[0]) < 590:
+            raise Skip(f"static SM partitions need driver 590 or later; this is {version}")
+        daemon = MpsDaemon(machine, machine.mps_control(), "-S", ready="lspart")
+        try:
+            daemon.start()
+            report.figure("mps.lspart_before", daemon.ask("lspart"))
+            report.figure("mps.sm_partition_refused", daemon.ask(f"sm_partition add {gpu} 64"))
+            said = [daemon.ask(f"sm_partition add {gpu} {chunks}") for chunks in (1, 2)]
+            report.figure("mps.sm_partition_added", said)
+            ids = [word for line in said for word in line.split() if word.startswith(gpu + "/")]
+            same(len(ids), 2, f"ids in {said}")
+            listed = daemon.ask("lspart")
+            report.figure("mps.lspart", listed)
+            for one in ids:
+                same(one.split("/", 1)[1] in listed, True, f"{one} is listed")
+            client = machine.mps_client(daemon.pipe, {"CUDA_MPS_SM_PARTITION": ids[1]})
+            report.figure("mps.sm_partition_client", {key: value for key, value in client.line().items() if key != "pid"})
+            report.figure("mps.sm_partition_removed_in_use", daemon.ask(f"sm_partition rm {gpu} {ids[1].split('/', 1)[1]}"))
+            client.stop()
+            why = report.figure("mps.client_without_partition", refusal(machine.mps_client(daemon.pipe, {})))
+            same(bool(why), True, "a client without a partition gets no context")
+        finally:
+            daemon.quit()
+
+
+def refusal(client):
+    """Why a client got no context; empty: it has one."""
+    try:
+        client.line()
+        return ""
+    except AssertionError as error:
+        return str(error)
+    finally:
+        client.stop()
+
+
 def check_namespaces(report, machine):
     """Protocol 3: a namespace's percentage stands in place of the client's own. Not run before the first driver of branch 615."""
     with report.check("MPS protocol 3: a namespace, its limits as read back, and a client that asks for more"):
@@ -94,8 +136,8 @@ def compute_mode(machine):
 
 
 class MpsDaemon:
-    def __init__(self, machine, control):
-        self.machine, self.control = machine, control
+    def __init__(self, machine, control, *options, ready="get_default_active_thread_percentage"):
+        self.machine, self.control, self.options, self.ready = machine, control, options, ready
         own = pathlib.Path(tempfile.mkdtemp(prefix="mps-", dir=machine.directory))
         os.chmod(own, 0o755)
         self.pipe, self.log = own / "pipe", own / "log"
@@ -105,13 +147,13 @@ class MpsDaemon:
         self.process = None
 
     def start(self):
-        self.process = subprocess.Popen([str(self.control), "-f"], env={**os.environ, **self.env}, stdin=subprocess.DEVNULL,
+        self.process = subprocess.Popen([str(self.control), "-f", *self.options], env={**os.environ, **self.env}, stdin=subprocess.DEVNULL,
                                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
         self.machine.keep(self)
         wait_until(lambda: (self.pipe / "control").exists() or self.process.poll() is not None, 10, "the daemon's socket")
         if self.process.poll() is not None:
             raise AssertionError(f"{self.control} -f ended with {self.process.returncode}: {self.said()}")
-        wait_until(lambda: "Timeout" not in self.ask("get_default_active_thread_percentage"), 10, "the daemon's answer", 0.1)
+        wait_until(lambda: "Timeout" not in self.ask(self.ready), 10, "the daemon's answer", 0.1)
 
     def said(self):
         return " ".join(path.read_text(errors="replace")[-500:] for path in self.log.glob("*.log"))

@@ -64,6 +64,7 @@ def sections(arguments):
         # Last of those of the simulated driver: it takes another version.
         "limits": check_limits.check_limits,
         "namespaces": check_mps.check_namespaces,
+        "sm-partitions": check_mps.check_sm_partitions,
         "kubernetes": check_cluster.check_cluster,
         "changes": lambda report, machine: check_changes(report, arguments.allow_changes),
     }

@@ -3,11 +3,13 @@
 #include <signal.h>
 
 #include <filesystem>
+#include <set>
 
 #include "base/file.h"
 #include "base/text.h"
 #include "mps/plan.h"
 #include "mps/shared_memory.h"
+#include "sim/mps/daemon.h"
 #include "tests/sim/node_fixture.h"
 
 namespace gpulet::tests {
@@ -156,6 +158,39 @@ TEST_F(SimMps, UnequalSharesHaveLimitsInTheContainer) {
   EXPECT_EQ(large.envs.at("CUDA_MPS_PIPE_DIRECTORY"), small.envs.at("CUDA_MPS_PIPE_DIRECTORY"));
   EXPECT_NE(large.envs.at("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"),
             small.envs.at("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"));
+}
+
+// Static SM partitions: each container has SMs of its own, and names them in its environment.
+TEST_F(SimMps, SharesMayHaveSmsOfTheirOwn) {
+  ASSERT_TRUE(sim_node().run_gpulet_sim({"driver-reload", "--version", "590.44.01"}));
+  serve_with(
+      mps_config("gpulet: {partition: [{devices: [0, 1], mps: {replicas: 2, smPartitions: true}}]}\n"));
+  ASSERT_TRUE(becomes_allocatable(4, kShared)) << agent_log();
+  std::set<std::string> partitions;
+  for (const char* name : {"a", "b", "c"}) {
+    const auto grant = admit_pod(name, 1, kShared);
+    const auto& environment = grant.containers.at(0).envs;
+    const auto client = sim::mps::attach_client(mps_root() + "/" + kShared + "/pipe", "", "",
+                                                environment.at("CUDA_MPS_SM_PARTITION"));
+    ASSERT_TRUE(client) << client.error().full_message();
+    EXPECT_TRUE(client->limits_text.ends_with("sms 64")) << client->limits_text;
+    partitions.insert(environment.at("CUDA_MPS_SM_PARTITION"));
+  }
+  EXPECT_EQ(partitions.size(), 3u);
+  const auto list = send_mps_command(kShared, "lspart");
+  sim_node().kill_agent();
+  start_agent({.arguments = {"--config-file=" + config_path()}});
+  ASSERT_TRUE(becomes_allocatable(4, kShared)) << agent_log();
+  EXPECT_EQ(send_mps_command(kShared, "lspart"), list);
+  const auto last = admit_pod("d", 1, kShared);
+  EXPECT_FALSE(partitions.contains(last.containers.at(0).envs.at("CUDA_MPS_SM_PARTITION")));
+}
+
+TEST_F(SimMps, AnOldDriverOffersNoSharesWithSmsOfTheirOwn) {
+  serve_with(mps_config("gpulet: {partition: [{devices: [0], mps: {replicas: 2, smPartitions: true}}]}\n"));
+  EXPECT_NE(wait_for_log("MpsDaemonUnhealthy", kShared), "");
+  ASSERT_TRUE(becomes_allocatable(7));
+  EXPECT_EQ(find_resource(sim_kubelet().kubelet_state(), kShared)->allocatable(), 0u);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // The nvidia-cuda-mps-control of a simulated driver root.
 //
 //   nvidia-cuda-mps-control -d | -f     the daemon, in the background or in the foreground
+//   nvidia-cuda-mps-control -d | -f -S  the same with static SM partitions, from branch 590 of the driver on
 //   nvidia-cuda-mps-control [-v]        commands from standard input to the daemon of CUDA_MPS_PIPE_DIRECTORY
 //   nvidia-cuda-mps-control -d -p 3 [-m], MODULE VERB …, -q
 //                                       protocol 3, from branch 615 of the driver on
@@ -99,9 +100,9 @@ int print_usage() {
   return 1;
 }
 
-bool has_protocol_3() {
+bool is_from_branch(unsigned branch) {
   auto state = StateFile::open_state(state_path());
-  return state && driver_branch(*state->lock_for_read()) >= kBranch615;
+  return state && driver_branch(*state->lock_for_read()) >= branch;
 }
 
 int run_arguments(const std::vector<std::string>& arguments) {
@@ -139,12 +140,15 @@ int run_control_program(int argc, char** argv) {
     std::puts("CUDA MPS Control binary version: simulated");
     return 0;
   }
-  if (argc == 2 && option == "-f") {
-    const auto served = run_daemon(read_options(true), [] {});
+  const bool has_sm_partitions = argc == 3 && arguments[1] == "-S" && is_from_branch(kBranch590);
+  if ((argc == 2 || has_sm_partitions) && (option == "-d" || option == "-f")) {
+    auto options = read_options(option == "-f");
+    options.has_sm_partitions = has_sm_partitions;
+    if (option == "-d") return start_in_background(options);
+    const auto served = run_daemon(options, [] {});
     return served ? 0 : print_error(served.error());
   }
-  if (argc == 2 && option == "-d") return start_in_background(read_options(false));
-  if (!has_protocol_3()) return print_usage();
+  if (!is_from_branch(kBranch615)) return print_usage();
   const auto chosen = std::ranges::find(arguments, "-p");
   const bool is_chosen = chosen != arguments.end();
   if (is_chosen && (chosen + 1 == arguments.end() || chosen[1] != "3")) return print_usage();

@@ -74,7 +74,7 @@ struct AgentPorts {
   // The driver's files on the node (read_driver_files).
   std::function<DriverFiles(const config::Config&)> read_files;
   // PlanInputs::mps_health and PlanInputs::cdi_names; each may be empty.
-  std::function<std::map<std::string, inventory::Health>(const std::vector<mps::DaemonSpec>&)> mps_health;
+  std::function<std::map<std::string, inventory::Health>(std::vector<mps::DaemonSpec>&)> mps_health;
   std::function<std::optional<std::set<std::string>>(const inventory::Snapshot&)> cdi_names;
   // PlanInputs::mps_program_problem; may be empty.
   std::function<std::string(const std::string& driver_version)> mps_program_problem = nullptr;

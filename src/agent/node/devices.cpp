@@ -139,7 +139,7 @@ AgentPorts Devices::make_ports() {
             lacks_compute_ = !files.compute_problem.empty();
             return files;
           },
-      .mps_health = [this](const auto& specs) { return mps_.apply_daemons(specs, node_.config); },
+      .mps_health = [this](auto& specs) { return mps_.apply_daemons(specs, node_.config); },
       .cdi_names = [this](const auto& snapshot) { return cdi_.update_specs(snapshot, node_.config); },
       .mps_program_problem = [this](const auto& version) { return mps_.program_problem(version); },
       .loads = node_.loads,

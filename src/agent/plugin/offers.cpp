@@ -222,7 +222,7 @@ Offers OfferBuilder::build_offers(const inventory::Snapshot& snapshot, const con
                            ? surroundings.mps_program_problem(snapshot.driver.version)
                            : std::string();
   const bool has_namespaces = mps::why_no_namespaces(snapshot, config, problem).empty();
-  const auto daemons = mps::plan_daemons(plan.resources, snapshot, has_namespaces);
+  auto daemons = mps::plan_daemons(plan.resources, snapshot, has_namespaces);
   std::map<std::string, inventory::Health> healths;
   if (surroundings.mps_health) healths = surroundings.mps_health(daemons);
   std::optional<std::set<std::string>> cdi_names;

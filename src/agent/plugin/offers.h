@@ -34,8 +34,8 @@ struct PlanInputs {
   DriverFiles files;
   partition::NodeFacts facts;
   // Runs the MPS daemons that the node needs, or asks those that another program runs. Returns the health of
-  // each by name.
-  std::function<std::map<std::string, inventory::Health>(const std::vector<mps::DaemonSpec>&)> mps_health;
+  // each by name, and fills in the ids of SM partitions.
+  std::function<std::map<std::string, inventory::Health>(std::vector<mps::DaemonSpec>&)> mps_health;
   // Updates the CDI specs, and returns the qualified CDI names that are on disk; nullopt if CDI is not used.
   std::function<std::optional<std::set<std::string>>(const inventory::Snapshot&)> cdi_names;
   // The loads of the GPUs, for choices among them; null: unknown.

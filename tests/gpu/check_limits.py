@@ -12,6 +12,7 @@ import time
 
 import nvml
 from report import Skip, between, same, wait_until
+from rm_client import HARD_LIMIT
 
 MIB = 1 << 20
 LIMIT_MIB, BEYOND_MIB, SHARED_MIB = 2048, 4096, 512
@@ -19,10 +20,12 @@ NO_LIMIT = 2**64 - 1
 OUT_OF_MEMORY = 2
 HELD_WAYS = ("plain", "small", "odd", "pool", "vmm")
 SEEN_S = 2.0
-NOT_WRITTEN = {
-    "tiny objects by raw calls (leak 2)": "libcuda rounds sizes itself; needs a client of the kernel module's own interface",
-    "a client whose creator has ended (leak 3)": "libcuda refuses a context of another process; needs the same",
-}
+# Leak 2: (pages, objects of TINY_BYTES). 1,280 huge pages of 2 MiB are more than LIMIT_MIB.
+TINY_BYTES, TINY_WAYS = 4096, (("4k", 4096), ("huge", 1280))
+PIECE_BYTES, PIECES = 64 * MIB, BEYOND_MIB // 64
+# What the module keeps of a client that has ended, if anything, is less than this.
+KEPT_MIB = 64
+RAW_STOP_S = 30  # thousands of objects are freed
 
 
 class SetLimits(ctypes.Structure):
@@ -55,6 +58,9 @@ class Limiter:
     def used_mib(self):
         return self.library.memory(self.device)[2] // MIB
 
+    def minor(self):
+        return self.library.number("nvmlDeviceGetMinorNumber", self.device)
+
     @contextlib.contextmanager
     def cgroup(self, name, parent=None):
         path = (parent or self.root) / f"gpulet-test-{os.getpid()}-{name}"
@@ -82,8 +88,6 @@ def check_limits(report, machine):
                 limiter = usable_limiter(report, library, backend)
             if limiter:
                 check_backend(report, machine, limiter, backend)
-    for name, why in NOT_WRITTEN.items():
-        report.skip(f"limits: {name}", why)
 
 
 def usable_limiter(report, library, backend):
@@ -121,6 +125,8 @@ def check_backend(report, machine, limiter, backend):
             client.stop()
     check_parents(report, machine, limiter, backend)
     check_imported(report, machine, limiter, backend)
+    check_raw(report, machine, limiter, backend)
+    check_lent(report, machine, limiter, backend)
     check_times(report, machine, limiter, backend)
 
 
@@ -162,6 +168,73 @@ def check_imported(report, machine, limiter, backend):
             importing.stop()
             ours.close()
             theirs.close()
+
+
+def take_raw(report, figure, limiter, start, cgroup):
+    """What the client that `start` starts in `cgroup` gets, what of it is counted, and what the GPU has less.
+
+    Ends the client; all of its memory must be free again."""
+    before = limiter.used_mib()
+    client = start()
+    try:
+        said, (code, *_, counted) = client.line(), limiter.read(cgroup)
+        found = report.figure(figure, {"objects": said["objects"], "requested_mib": said["requested_mib"],
+                                       "refused": said["refused"] and said["refused"]["name"], "counted_mib": counted,
+                                       "gpu_mib": limiter.used_mib() - before})
+    finally:
+        status = client.stop(RAW_STOP_S)
+    same(code, nvml.SUCCESS, "code of the limit read beside the objects")
+    same(status, 0, "exit status of the client, which frees each object")
+    wait_until(lambda: limiter.read(cgroup)[3] == 0, SEEN_S, "the cgroup's memory is free again")
+    wait_until(lambda: limiter.used_mib() <= before + KEPT_MIB, SEEN_S, "the GPU's memory is free again")
+    between(counted, 0, LIMIT_MIB, "MiB counted")
+    return found
+
+
+def check_raw(report, machine, limiter, backend):
+    """Objects that no libcuda makes. The driver charges the size that is asked for, then rounds it up to its page: to
+    64 KiB at least, and to 2 MiB for huge pages (video_mem.c of 615.71.09; read, not run)."""
+    with report.check(f"limits, {backend}: objects of the kernel module's own interface end at the limit"):
+        with limiter.cgroup("raw") as cgroup:
+            limiter.set(cgroup, LIMIT_MIB)
+            found = take_raw(report, f"limits.{backend}.raw", limiter, lambda: machine.rm_client(
+                "take", limiter.minor(), PIECE_BYTES, PIECES, "default", cgroup=cgroup), cgroup)
+            same(found["refused"], HARD_LIMIT, "status of the refusal")
+            between(found["counted_mib"], LIMIT_MIB * 0.9, LIMIT_MIB, "MiB counted")
+    for pages, count in TINY_WAYS:
+        with report.check(f"limits, {backend}: {count} objects of 4 KiB in {pages} pages (leak 2)"):
+            with limiter.cgroup(f"tiny-{pages}") as cgroup:
+                limiter.set(cgroup, LIMIT_MIB)
+                found = take_raw(report, f"limits.{backend}.tiny_{pages}", limiter, lambda: machine.rm_client(
+                    "take", limiter.minor(), TINY_BYTES, count, pages, cgroup=cgroup), cgroup)
+                between(found["objects"], 1, count, f"objects (refused: {found['refused']})")
+                if not found["refused"]:
+                    same(found["objects"], count, "objects made")
+
+
+def check_lent(report, machine, limiter, backend):
+    """A client outlives the process that made it, in the open file that another process holds. By the source of
+    615.71.09 (read, not run):
+
+    - Who holds the open /dev/nvidiactl that made a client may use it, in any process: the module compares the open file
+      alone, and SCM_RIGHTS passes the same one on (client.c, rmclientValidate; escape.c, RmIoctl; strict by default in
+      g_system_nvoc.c). Where the registry turns that off, the same user suffices (os.c, osValidateClientTokens).
+    - An allocation asks for the cgroup of the client's creator. Where there is no such task any more, it passes
+      uncharged, on both backends (memacct.c, memacctTryCharge; os-interface.c, os_cgroup_for_pid).
+    - A creator that has ended is a task until its parent waits for it, so it is waited for before its client is used.
+    """
+    with report.check(f"limits, {backend}: a client whose creator has ended (leak 3)"):
+        with limiter.cgroup("lent") as cgroup, contextlib.ExitStack() as stack:
+            limiter.set(cgroup, LIMIT_MIB)
+            ours, theirs = (stack.enter_context(end).fileno() for end in socket.socketpair())
+            creator = machine.rm_client("lend", limiter.minor(), ours, descriptors=(ours,), cgroup=cgroup)
+            try:
+                creator.line()
+            finally:
+                status = creator.stop()
+            same(status, 0, "exit status of the creator")
+            take_raw(report, f"limits.{backend}.of_an_ended_creator", limiter, lambda: machine.rm_client(
+                "borrow", theirs, PIECE_BYTES, PIECES, "default", descriptors=(theirs,), cgroup=cgroup), cgroup)
 
 
 def check_times(report, machine, limiter, backend):

@@ -12,6 +12,7 @@ import sys
 import time
 
 from report import Skip
+from rm_client import CONTROL_NODE
 
 HERE = pathlib.Path(__file__).resolve().parent
 SIMULATED = "hgx-h100"
@@ -138,6 +139,12 @@ class RealMachine(Machine):
         """A process that takes device memory until it is refused."""
         return self.keep(Client([sys.executable, "-B", HERE / "cuda_memory.py", "until", mib, way], self.cuda_env(), cgroup=cgroup))
 
+    def rm_client(self, *words, descriptors=(), cgroup=None):
+        """A process that takes device memory by the kernel module's own interface."""
+        if not pathlib.Path(CONTROL_NODE).exists():
+            raise Skip(f"no {CONTROL_NODE}, on which the kernel module's own interface is")
+        return self.keep(Client([sys.executable, "-B", HERE / "rm_client.py", *words], None, descriptors, cgroup))
+
     def holder(self, mib):
         return self.cuda("hold", mib)
 
@@ -199,6 +206,9 @@ class SimulatedMachine(Machine):
 
     def cuda_memory_until(self, way, mib, cgroup):
         return self.keep(Client([sys.executable, "-B", HERE / "cuda_memory.py", "until", mib, way], self.cuda_env(), cgroup=cgroup))
+
+    def rm_client(self, *words, descriptors=(), cgroup=None):
+        raise Skip("needs the kernel module's own interface, which the simulated driver does not have")
 
     def limit_backends(self):
         self.control("driver-reload", "--version", "615.71.09")

@@ -33,6 +33,7 @@ import check_limits  # noqa: E402
 import check_load  # noqa: E402
 import check_memory  # noqa: E402
 import check_mps  # noqa: E402
+import check_rm_client  # noqa: E402
 import nvml  # noqa: E402
 from machine import RealMachine, SimulatedMachine  # noqa: E402
 from report import Report  # noqa: E402
@@ -61,6 +62,7 @@ def sections(arguments):
         "mps": lambda report, machine: (check_mps.check_mps(report, machine),
                                         check_mps.check_agent_mps(report, machine, arguments.allow_changes)),
         "faults": check_faults.check_faults,
+        "module": check_rm_client.check_rm_client,
         # Last of those of the simulated driver: it takes another version.
         "limits": check_limits.check_limits,
         "namespaces": check_mps.check_namespaces,

@@ -191,7 +191,7 @@ TEST(Partition, ReplicasAndShares) {
   for (const char* key : {"failRequestsGreaterThanOne: false", "sharesOn: oneGPU"}) {
     EXPECT_EQ(
         only_error_of(rules("- mps: {replicas: 2, " + std::string(key) + ", smPartitions: true}")),
-        "x.yaml:3:" + std::to_string(26 + std::string(key).size() + 13) +
+        "x.yaml:3:" + std::to_string(40 + std::string(key).size()) +
             ": gpulet.partition[0].mps.smPartitions: a container has one SM partition, and so one share");
   }
   EXPECT_EQ(only_error_of(rules("- mps: {shares: [60], memoryLimit: false}")),

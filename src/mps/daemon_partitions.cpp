@@ -42,14 +42,20 @@ std::string Daemon::sm_partition_id(const DeviceId& share) const {
   return found == sm_partitions_.end() ? std::string() : found->second;
 }
 
+// A row has the GPU, shortened, and the id, which is the same for the same SMs of another GPU.
 bool Daemon::lists_sm_partitions(const std::string& list) const {
-  std::set<std::string> listed;
-  for (const auto& line : lines_of_output(list)) {
-    for (const auto& word : text::split(line, ' ')) listed.insert(short_id(word));
-  }
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& line : lines_of_output(list)) rows.push_back(text::split(line, ' '));
   return std::ranges::all_of(spec_.sm_partitions, [&](const SmPartition& one) {
     const auto id = sm_partition_id(one.share);
-    return !id.empty() && listed.contains(short_id(id));
+    if (id.empty()) return false;
+    const auto row = std::ranges::find_if(rows, [&](const auto& words) {
+      return one.device.str().starts_with(words.front().substr(0, words.front().find('.'))) &&
+             std::ranges::find(words, short_id(id)) != words.end();
+    });
+    if (row == rows.end()) return false;
+    rows.erase(row);
+    return true;
   });
 }
 

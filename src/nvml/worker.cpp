@@ -108,7 +108,8 @@ struct Slot {
       }
       if (ended) return {};
       if (repetition) {
-        wake.wait_until(lock, repetition->next);
+        const Time next = repetition->next;  // it may be replaced meanwhile
+        wake.wait_until(lock, next);
       } else {
         wake.wait(lock);
       }

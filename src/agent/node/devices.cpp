@@ -139,7 +139,12 @@ AgentPorts Devices::make_ports() {
             lacks_compute_ = !files.compute_problem.empty();
             return files;
           },
-      .mps_health = [this](auto& specs) { return mps_.apply_daemons(specs, node_.config); },
+      .mps_health =
+          [this](auto& specs) {
+            auto healths = mps_.apply_daemons(specs, node_.config);
+            mps_.fill_sm_partitions(specs);
+            return healths;
+          },
       .cdi_names = [this](const auto& snapshot) { return cdi_.update_specs(snapshot, node_.config); },
       .mps_program_problem = [this](const auto& version) { return mps_.program_problem(version); },
       .loads = node_.loads,

@@ -32,7 +32,7 @@ MpsController::Settings MpsController::settings_of(const config::Config& config)
           .is_ours = config.gpulet.mps.manage};
 }
 
-MpsController::Healths MpsController::apply_daemons(std::vector<mps::DaemonSpec>& specs,
+MpsController::Healths MpsController::apply_daemons(const std::vector<mps::DaemonSpec>& specs,
                                                     const config::Config& config) {
   resource_specs_ = specs;
   if (paused_) {
@@ -51,10 +51,13 @@ MpsController::Healths MpsController::apply_daemons(std::vector<mps::DaemonSpec>
           });
     external_->apply_specs(specs);
   }
+  return resource_healths();
+}
+
+void MpsController::fill_sm_partitions(std::vector<mps::DaemonSpec>& specs) const {
   for (auto& spec : specs) {
     if (manager_) manager_->fill_sm_partitions(spec);
   }
-  return resource_healths();
 }
 
 void MpsController::apply_claim_daemons(const config::Config& config) {

@@ -29,10 +29,12 @@ class MpsController {
                 std::function<void()> changed);
 
   // Starts and stops daemons of resources as `specs` says, or asks those of another program if the config
-  // leaves them to one. Returns the health of each by name, and fills in the ids of SM partitions of those
-  // that serve. One of a device that a claim's daemon has is not started.
-  std::map<std::string, inventory::Health> apply_daemons(std::vector<mps::DaemonSpec>& specs,
+  // leaves them to one. Returns the health of each by name. One of a device that a claim's daemon has is not
+  // started.
+  std::map<std::string, inventory::Health> apply_daemons(const std::vector<mps::DaemonSpec>& specs,
                                                          const config::Config& config);
+  // The ids of the SM partitions of daemons that serve; of others they stay empty.
+  void fill_sm_partitions(std::vector<mps::DaemonSpec>& specs) const;
 
   // The daemons of claims from now on: started and stopped by the next apply_daemons() or
   // apply_claim_daemons(), so that the first of them knows all that an earlier agent has left.

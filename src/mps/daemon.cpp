@@ -189,7 +189,9 @@ void Daemon::launch() {
   run_command(arguments, "", options_.start_limit, [this](const Result<std::string>& started) {
     launching_ = false;
     if (state_ == State::kStopping) return quit();
-    if (!started) return on_failure(started.error().with_context("the MPS control daemon does not start"));
+    const std::string options = has_sm_partitions() ? " with static SM partitions" : "";
+    if (!started)
+      return on_failure(started.error().with_context("the MPS control daemon does not start" + options));
     launched_ = true;
     // Ended if it refuses its first command.
     if (auto found = find_process()) process_ = std::move(*found);

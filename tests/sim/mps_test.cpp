@@ -188,7 +188,7 @@ TEST_F(SimMps, SharesMayHaveSmsOfTheirOwn) {
 
 TEST_F(SimMps, AnOldDriverOffersNoSharesWithSmsOfTheirOwn) {
   serve_with(mps_config("gpulet: {partition: [{devices: [0], mps: {replicas: 2, smPartitions: true}}]}\n"));
-  EXPECT_NE(wait_for_log("MpsDaemonUnhealthy", kShared), "");
+  EXPECT_NE(wait_for_log("the MPS control daemon failed", "static SM partitions"), "");
   ASSERT_TRUE(becomes_allocatable(7));
   EXPECT_EQ(find_resource(sim_kubelet().kubelet_state(), kShared)->allocatable(), 0u);
 }

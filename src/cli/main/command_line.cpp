@@ -1,5 +1,6 @@
 #include "cli/main/command_line.h"
 
+#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -35,6 +36,13 @@ std::string version_text() {
          __VERSION__ + ")\n";
 }
 
+// nullptr where all are needed: none is named, or one that lists the others.
+const Command* find_command(std::string_view name) {
+  if (name == "help" || name == "completion") return nullptr;
+  const auto* found = std::ranges::find(kCommands, name, &Command::name);
+  return found == std::end(kCommands) ? nullptr : found;
+}
+
 int run_gpulet(int argc, char** argv) {
   Run run;
   {
@@ -43,7 +51,10 @@ int run_gpulet(int argc, char** argv) {
     set_help(app, "", "  gpulet list\n  gpulet health\n  gpulet doctor");
     app.require_subcommand(1);
     app.set_version_flag("--version", version(), "print the version");
-    for (const auto add : kCommands) add(app, run);
+    const auto* named = find_command(argc > 1 ? argv[1] : "");
+    for (const auto& command : kCommands) {
+      if (named == nullptr || named == &command) command.add(app, run);
+    }
 #ifndef GPULET_DEMO
     if (argc > 1 && argv[1] == arguments::kCompleteCommand) return print_completion(app, argc, argv);
 #endif

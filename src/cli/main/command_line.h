@@ -44,16 +44,46 @@ void add_completion(CLI::App& app, Run& run);
 // `gpulet __complete WORD...`, for the scripts of `gpulet completion`.
 int print_completion(const CLI::App& app, int argc, char** argv);
 
-// In the order of `gpulet --help`.
-using AddCommand = void (*)(CLI::App& app, Run& run);
+// In the order of `gpulet --help`. Options take time to add: a process adds those of the command that it
+// runs.
+struct Command {
+  std::string_view name;
+  void (*add)(CLI::App& app, Run& run);
+};
 #ifdef GPULET_DEMO  // only what `make demo` runs, which a newcomer waits for
-inline constexpr AddCommand kCommands[] = {add_agent, add_list, add_topo, add_place, add_version};
+inline constexpr Command kCommands[] = {
+    {"agent", add_agent}, {"list", add_list},       {"topo", add_topo},
+    {"place", add_place}, {"version", add_version},
+};
 #else
-inline constexpr AddCommand kCommands[] = {
-    add_agent,   add_list,    add_topo,     add_place,   add_labels,    add_top,       add_usage,
-    add_health,  add_cordon,  add_uncordon, add_driver,  add_doctor,    add_preflight, add_config,
-    add_dra,     add_mig,     add_cdi,      add_runtime, add_scheduler, add_explain,   add_metrics_api,
-    add_migrate, add_cleanup, add_version,  add_help,    add_completion};
+inline constexpr Command kCommands[] = {
+    {"agent", add_agent},
+    {"list", add_list},
+    {"topo", add_topo},
+    {"place", add_place},
+    {"labels", add_labels},
+    {"top", add_top},
+    {"usage", add_usage},
+    {"health", add_health},
+    {"cordon", add_cordon},
+    {"uncordon", add_uncordon},
+    {"driver", add_driver},
+    {"doctor", add_doctor},
+    {"preflight", add_preflight},
+    {"config", add_config},
+    {"dra", add_dra},
+    {"mig", add_mig},
+    {"cdi", add_cdi},
+    {"runtime", add_runtime},
+    {"scheduler", add_scheduler},
+    {"explain", add_explain},
+    {"metrics-api", add_metrics_api},
+    {"migrate", add_migrate},
+    {"cleanup", add_cleanup},
+    {"version", add_version},
+    {"help", add_help},
+    {"completion", add_completion},
+};
 #endif
 
 }  // namespace gpulet::cli

@@ -17,7 +17,7 @@ import yaml
 from lib.examples import EXAMPLES, STAY, submit, with_stand_in
 from lib.kube import gpu_pod, is_ready, token_kubeconfig, until
 from lib.kubectl import kubectl, manifest
-from lib.node import DRIVER_ROOT, GPULET, GPULET_SIM
+from lib.node import DRIVER_ROOT, GPULET, GPULET_SIM, ROOT
 
 GPU = "nvidia.com/gpu"
 GPU_NODES = "/apis/gpulet.io/v1alpha1/gpunodes"
@@ -107,6 +107,7 @@ class SchedulingChecks:
             ("examples/priorities.yaml: training takes linked GPUs from the fewest batch Pods", self.preempted),
             ("a malformed annotation is reported, and the default used", self.malformed),
             ("requests of GPU memory as HAMi and KAI write them", self.memory),
+            ("a Pod written for KAI runs unchanged with deploy/admission/kai-pods.yaml", self.kai_unchanged),
             ("Pods get the GPUs that they choose, as HAMi and gpulet write them", self.chosen),
             (f"in {ADMISSIONS} admissions the devices assumed are those given", self.agreement),
             ("a hot node is avoided", self.hot),
@@ -382,6 +383,37 @@ class SchedulingChecks:
         self.wait_event("two-minds", "GpuUnschedulable", line)
         assert {node["reason"] for node in self.explain("two-minds")["nodes"]} == {line}, self.explain("two-minds")
         self.remove("hami", "hami-percentage", *kai, "too-large", "two-minds")
+        self.wait_free(n1=8, n2=8)
+
+    def kai_unchanged(self):
+        """Its scheduler and its queue are not there, and it names no GPU. A Pod without a GPU is left as it is."""
+        def pod(name, annotations, containers=("main",)):
+            made = self.pod(name, 0, annotations)
+            made["metadata"]["labels"]["kai.scheduler/queue"] = "default-queue"
+            made["spec"]["schedulerName"] = "kai-scheduler"
+            made["spec"]["containers"] = [{**made["spec"]["containers"][0], "name": container} for container in containers]
+            return made
+
+        def gpus(made):
+            return {one["name"]: one["resources"].get("limits", {}).get("nvidia.com/gpu") for one in made["spec"]["containers"]}
+
+        policy = str(ROOT / "deploy" / "admission" / "kai-pods.yaml")
+        kubectl("apply", "-f", policy)
+        pods = "/api/v1/namespaces/default/pods?dryRun=All"
+        until("the policy is in force", lambda: gpus(self.kube.call("POST", pods, pod("tried", {"gpu-memory": "1"}))) == {"main": "1"}, BUSY_S)
+        for name, annotations, containers, expected in (
+                ("kai-memory", {"gpu-memory": "60000"}, ("main",), {"main": "1"}),
+                ("kai-two-gpus", {"gpu-fraction": "0.5", "gpu-fraction-num-devices": "2", "gpu-fraction-container-name": "second"},
+                 ("main", "second"), {"main": None, "second": "2"}),
+                ("kai-request", {"nvidia.com/container.second.gpu-memory.request": "56Gi"}, ("main", "second"), {"main": None, "second": "1"})):
+            made = self.kube.create_pod(pod(name, annotations, containers))
+            assert gpus(made) == expected and made["spec"]["schedulerName"] == "default-scheduler", made["spec"]
+            self.checks.wait_running(name)
+        assert self.node_of("kai-memory") == self.node_of("kai-request") == "n1", "their amount fits on n1 alone"
+        plain = self.kube.call("POST", pods, pod("plain", {}))
+        assert gpus(plain) == {"main": None} and plain["spec"]["schedulerName"] == "kai-scheduler", plain["spec"]
+        self.remove("kai-memory", "kai-two-gpus", "kai-request")
+        kubectl("delete", "-f", policy)
         self.wait_free(n1=8, n2=8)
 
     def chosen(self):

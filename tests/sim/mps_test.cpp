@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <set>
+#include <vector>
 
 #include "base/file.h"
 #include "base/text.h"
@@ -167,13 +168,15 @@ TEST_F(SimMps, SharesMayHaveSmsOfTheirOwn) {
       mps_config("gpulet: {partition: [{devices: [0, 1], mps: {replicas: 2, smPartitions: true}}]}\n"));
   ASSERT_TRUE(becomes_allocatable(4, kShared)) << agent_log();
   std::set<std::string> partitions;
+  std::vector<sim::mps::AttachedClient> clients;  // they stay connected
   for (const char* name : {"a", "b", "c"}) {
     const auto grant = admit_pod(name, 1, kShared);
     const auto& environment = grant.containers.at(0).envs;
-    const auto client = sim::mps::attach_client(mps_root() + "/" + kShared + "/pipe", "", "",
-                                                environment.at("CUDA_MPS_SM_PARTITION"));
+    auto client = sim::mps::attach_client(mps_root() + "/" + kShared + "/pipe", "", "",
+                                          environment.at("CUDA_MPS_SM_PARTITION"));
     ASSERT_TRUE(client) << client.error().full_message();
     EXPECT_TRUE(client->limits_text.ends_with("sms 64")) << client->limits_text;
+    clients.push_back(std::move(*client));
     partitions.insert(environment.at("CUDA_MPS_SM_PARTITION"));
   }
   EXPECT_EQ(partitions.size(), 3u);

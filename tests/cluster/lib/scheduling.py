@@ -374,7 +374,9 @@ class SchedulingChecks:
             self.checks.wait_running(name)
         self.kube.create_pod(hami("too-large", 100000))
         self.wait_event("too-large", "GpuUnschedulable", "100000Mi of memory required")
-        hints = self.explain("too-large")["hints"]
+        explained = self.explain("too-large")
+        assert explained["hints"], explained
+        hints = explained["hints"]
         assert hints[0].startswith("without the limit nvidia.com/gpumem of container main it fits on"), hints
         self.kube.create_pod(hami("two-minds", 8192, {"gpu-memory": "4096"}))
         line = ('annotation gpu-memory is "4096": expected the same memory as limit nvidia.com/gpumem of container main, "8192", '

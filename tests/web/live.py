@@ -92,7 +92,7 @@ def a_mig_layout_that_changes(agent):
 
 def an_agent_that_restarts(agent):
     view = agent.view()
-    view.waits("() => document.querySelectorAll('.card')[0].querySelector('path.area').getAttribute('d').length > 0", LIMIT_MS)
+    view.waits("() => document.querySelectorAll('.card')[0].querySelector('path.area')?.getAttribute('d').length > 0", LIMIT_MS)
     rings = view.page.evaluate("fetch('/api/trends').then((answer) => answer.json())")["rings"]
     assert [ring["step"] for ring in rings] == [60, 180, 600] and len(rings[0]["gpus"]) == 8, rings
     first = view.page.evaluate("[...lines.values()][0][0].at")

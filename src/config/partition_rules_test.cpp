@@ -392,8 +392,7 @@ TEST(Partition, ResourceNameIsUnambiguous) {
       "timeSlicing with 2 replicas at x.yaml:3:5: set a name");
   EXPECT_EQ(only_error_of(two("mps: {replicas: 2}", "mps: {replicas: 2, smPartitions: true}")),
             "x.yaml:5:5: gpulet.partition: nvidia.com/gpu.shared of mps with 2 SM partitions conflicts with "
-            "mps with "
-            "2 replicas at x.yaml:3:5: set a name");
+            "mps with 2 replicas at x.yaml:3:5: set a name");
   EXPECT_EQ(
       only_error_of(two("timeSlicing: {replicas: 2}", "mps: {shares: [50, 50]}")),
       "x.yaml:5:5: gpulet.partition: nvidia.com/gpu.shared of an mps share of 50 percent conflicts with "

@@ -76,8 +76,7 @@ struct Slot {
     {
       const std::lock_guard lock(mutex);
       next->next = steady_now() + next->interval;
-      std::swap(repetition, next);
-      if (next) next->is_over = true;
+      repetition = std::move(next);
     }
     wake.notify_one();
   }
@@ -108,7 +107,7 @@ struct Slot {
       }
       if (ended) return {};
       if (repetition) {
-        const Time next = repetition->next;  // it may be replaced meanwhile
+        const Time next = repetition->next;  // it may end meanwhile
         wake.wait_until(lock, next);
       } else {
         wake.wait(lock);

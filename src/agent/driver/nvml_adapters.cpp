@@ -1,7 +1,5 @@
 #include "agent/driver/nvml_adapters.h"
 
-#include <atomic>
-
 #include "agent/driver/gpu_lookup.h"
 #include "mig/apply.h"
 #include "mig/hardware.h"
@@ -61,8 +59,8 @@ class MemoryWatch {
   bool compare_use(const nvml::Session& session, const NvmlDriver::GpuIndices& indices) {
     if (++passed_ >= intervals_) return true;
     for (std::size_t i = devices_.size(); i < known_.size(); ++i) {
-      const auto device = indices[i] ? find_gpu_at(session, *indices[i], known_[i].gpu)
-                                     : Result<nvml::Device>(fail(Code::kNotFound, ""));
+      if (!indices[i]) return true;
+      const auto device = find_gpu_at(session, *indices[i], known_[i].gpu);
       if (!device) return true;
       devices_.push_back(*device);
     }
@@ -72,13 +70,13 @@ class MemoryWatch {
     }
     return false;
   }
-  unsigned passed() const { return passed_; }
+  unsigned passed() const { return passed_; }  // once it has ended
 
  private:
   const std::vector<GpuMemoryQuestion> known_;
   const unsigned intervals_;
   std::vector<nvml::Device> devices_;  // of the session
-  std::atomic<unsigned> passed_ = 0;
+  unsigned passed_ = 0;
 };
 
 Result<GpuMemoryReading> read_memory_of(const nvml::Session& session, std::optional<unsigned> index,

@@ -79,8 +79,8 @@ class NvmlDriver final : public Driver {
   }
 
   // Calls `work` every `interval` on the driver's thread (nvml::Worker::repeat_call) until it returns true or
-  // the session is closed. Empty, and `ended` is not called: there is no session now, or it is held on
-  // demand.
+  // the session is closed. Empty, and `ended` is not called: there is no session now, it is held on demand,
+  // or the only GPU is not in the last snapshot.
   using RepeatedWork = std::function<bool(const nvml::Session&, const GpuIndices&)>;
   Subscription repeat_on_gpus(const std::vector<DeviceUuid>& gpus, const std::string& what, Duration interval,
                               RepeatedWork work, nvml::Worker::Ended ended);
